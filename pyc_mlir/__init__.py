@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyc_mlir import nn
     from pyc_mlir.api import compile, jit
-    from pyc_mlir.compilation.compile_options import CompileOptions
+    from pyc_mlir.compilation.options import CompileOptions
     from pyc_mlir.dialects.errors import PycError, ReasonCode
     from pyc_mlir.dialects.ir.interpreter import interpret
     from pyc_mlir.equivalence import Counterexample, Proof, Relation, Unknown, equivalent
@@ -79,7 +79,7 @@ if not os.path.isdir(os.path.join(__path__[0], "dialects")):
 # Where each name is defined.
 _HOMES = {
     "Array": "pyc_mlir.runtime.array",
-    "CompileOptions": "pyc_mlir.compilation.compile_options",
+    "CompileOptions": "pyc_mlir.compilation.options",
     "Contract": "pyc_mlir.pipelines.choices.contract",
     "Counterexample": "pyc_mlir.equivalence",
     "Device": "pyc_mlir.runtime.device",

@@ -21,21 +21,22 @@ from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Checks
 from pyc_mlir.cache.cache import Cache, Verifications, choose, compiled, noted, recalled
 from pyc_mlir.compilation.attempts import build_here
-from pyc_mlir.compilation.compile_options import (
+from pyc_mlir.compilation.contract_check import check_cached
+from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.options import (
     ALL_KERNELS,
     CompileOptions,
     CompileOverrides,
+    Options,
     documentation,
+    resolve,
 )
-from pyc_mlir.compilation.contract_check import check_cached
-from pyc_mlir.compilation.job import Job
-from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.compilation.references import OwnFunction, agreement, own_function
 from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.dialects.names import op_name
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
-from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
+from pyc_mlir.iree.memory.arena_entry import SITE as ARENA_SITE
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.evidence import (
     Computes,
@@ -152,7 +153,6 @@ def compile(
 
 
 def _require_device(options: Options) -> None:
-    """Raise PycError (DEVICE_UNAVAILABLE) where no device runs programs of the target."""
     name, device = options.target.name, options.target.device
     if device == "local":
         return
@@ -219,7 +219,6 @@ def _with_function(made: Artifact, function: OwnFunction | None, compares: bool)
 
 
 def _log(made: Artifact, options: Options, seconds: float) -> None:
-    """Log what was decided, and how long the whole took."""
     for d in made.decisions:
         names = f" ({', '.join(d.site.nodes)})" if d.site.location else ""
         logger(DECISIONS).debug("%s%s: %s, by %s", d.site.key, names, d.chosen, d.decided_by)

@@ -22,7 +22,7 @@ import numpy as np
 
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.plain import compile_plain, plain_flags
+from pyc_mlir.iree.foreign import compile_plain, plain_flags
 from pyc_mlir.measure.environment import Environment
 from pyc_mlir.measure.interleave import interleave
 from pyc_mlir.measure.processes import environment, hold_to

@@ -112,6 +112,7 @@ def numbers() -> dict[str, int]:
         "docstrings that begin with What, Whether, Where": unfit_docstrings,
         "kilobytes of JSON in docs/results": results // 1000,
         **rooms(),
+        **{f"{name}, up to the artifact": count for name, count in rooms("complete").items()},
     }
 
 

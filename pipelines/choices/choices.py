@@ -11,7 +11,7 @@ policies name one, and the pass builds and checks it.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePath
@@ -137,14 +137,9 @@ class _Offered:
 
     def with_those(self, names: Iterable[str]) -> tuple[Alternative, ...]:
         """Return the listed alternatives, then the variants among `names`, once each."""
-        return (*self.listed, *self._variants(names))
-
-    def _variants(self, names: Iterable[str]) -> Iterator[Alternative]:
         listed = {a.name for a in self.listed}
-        for name in dict.fromkeys(names):
-            found = None if name in listed else self.get(name)
-            if found is not None:
-                yield found
+        more = (self.get(name) for name in dict.fromkeys(names) if name not in listed)
+        return (*self.listed, *(a for a in more if a is not None))
 
 
 @runtime_checkable
@@ -424,7 +419,6 @@ class Choices:
         recorded: str | None,
         carried: str | None,
     ) -> tuple[str, tuple[Evidence, ...]]:
-        """Return who decided, and on what grounds."""
         if recorded is not None and self.recipe is not None:
             return self.recipe.origins.get(site.key, (RECIPE, ()))
         if carried is not None:

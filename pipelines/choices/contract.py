@@ -119,13 +119,20 @@ class Contract:
         """True if answers are compared with a reference."""
         return self.max_error is not None
 
+    @property
+    def bounds_error(self) -> bool:
+        """True if a number bounds the error: the user's own, unlike `rounding`."""
+        return isinstance(self.max_error, int | float)
+
+    @property
+    def approximates(self) -> bool:
+        """True if products may be approximate."""
+        return self.bounds_error and self.max_error != 0 and not self.detect_faults
+
     def given(self) -> dict[str, Any]:
         """Return the clauses that differ from their default."""
-        return {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if getattr(self, f.name) != f.default
-        }
+        values = ((f, getattr(self, f.name)) for f in fields(self))
+        return {f.name: value for f, value in values if value != f.default}
 
     def check(self, target: str | None = None) -> None:
         """Raise PycError (BAD_ARGUMENT) for a target's name that is not allowed."""
@@ -207,7 +214,6 @@ def _bad(name: str, expected: str, value: object) -> PycError:
 
 
 def _uncheckable(contract: Contract) -> Iterator[PycError]:
-    """Yield errors for clauses that nothing would ever check."""
     if contract.latency_binding and contract.latency_goal_seconds is None:
         yield uncheckable("latency_binding", "a goal to miss", "no `latency_goal_seconds`")
     if set(contract.fallbacks) - {NO_FALLBACK} and not contract.compares:
@@ -224,7 +230,6 @@ def uncheckable(name: str, expected: str, got: str) -> PycError:
 
 
 def _conflicts(contract: Contract) -> Iterator[PycError]:
-    """Yield errors for pairs of clauses that cannot both hold."""
     chain = contract.fallbacks
     if NO_FALLBACK in chain and len(chain) > 1:
         yield conflict(f"fallbacks={NO_FALLBACK!r}", f"{chain[-1]!r} beside it", "it refuses all")

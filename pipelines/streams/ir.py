@@ -54,6 +54,11 @@ def operations(block: Any) -> list[Any]:
     return [op.operation for op in block.operations]
 
 
+def functions_of(module: Any) -> dict[str, Any]:
+    """Return the functions of a module that have a body, by name."""
+    return {name_of(f): f for f in find(module, "util.func") if len(f.regions[0].blocks)}
+
+
 def maker(value: Any) -> Any | None:
     """Return the op that makes `value`; None for a block's argument."""
     owner = value.owner
@@ -115,11 +120,11 @@ def result_sizes(op: Any) -> list[Any]:
 def size_value(value: Any) -> Any:
     """Return the size of a resource within an execution region, in bytes, as a value."""
     op = maker(value)
-    if op is not None:
-        if op.name in _SIZE_GROUPS:
-            return in_group(op, _SIZE_GROUPS[op.name], number_of(value))
-        return result_sizes(op)[0]
-    return in_group(value.owner.owner.operation, 1, ir.BlockArgument(value).arg_number)
+    if op is None:
+        return in_group(value.owner.owner.operation, 1, ir.BlockArgument(value).arg_number)
+    if op.name in _SIZE_GROUPS:
+        return in_group(op, _SIZE_GROUPS[op.name], number_of(value))
+    return result_sizes(op)[0]
 
 
 # The last group of an execution region are the timepoints that it awaits.
@@ -142,8 +147,7 @@ def ties(op: Any) -> list[tuple[Any, Any]]:
     if not numbers:
         return []
     results = (r for r in op.results if str(r.type) != "!stream.timepoint")
-    pairs = zip(results, numbers, strict=True)
-    return [(result, operands[n]) for result, n in pairs if n != UNTIED]
+    return [(r, operands[n]) for r, n in zip(results, numbers, strict=True) if n != UNTIED]
 
 
 def storage_of(value: Any) -> Any:
@@ -191,9 +195,7 @@ def function_of(op: Any) -> str:
     """Return the name of the function that an op stands in; empty within an initializer."""
     while op is not None and op.name not in ("util.func", "util.initializer"):
         op = op.parent.operation if op.parent is not None else None
-    if op is None or op.name != "util.func":
-        return ""
-    return name_of(op)
+    return name_of(op) if op is not None and op.name == "util.func" else ""
 
 
 def leaves(block: Any) -> Iterator[Any]:

@@ -67,11 +67,8 @@ def _corners(combine: Callable[[int, int], int]) -> Rule:
 
 def _dividing(quotient: Callable[[int, int], int]) -> Rule:
     """Bound nonnegative over positive numbers, where all roundings are monotone."""
-
-    def rule(a: Interval, b: Interval) -> Interval | None:
-        return _corners(quotient)(a, b) if a[0] >= 0 and b[0] > 0 else None
-
-    return rule
+    corners = _corners(quotient)
+    return lambda a, b: corners(a, b) if a[0] >= 0 and b[0] > 0 else None
 
 
 def _remainder(a: Interval, b: Interval) -> Interval | None:

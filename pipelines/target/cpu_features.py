@@ -1,7 +1,7 @@
 """CPU features that compiled code may use, under LLVM's names and under Linux's.
 
 LLVM, told to compile for the host, takes all that the host has; a program is refused where one of
-them is lacking (load_check.py), since the CPU would end the process at the first such instruction.
+them is lacking (`load_checked`), since the CPU would end the process at the first such instruction.
 """
 
 import ctypes

@@ -17,7 +17,8 @@ import io
 import json
 import struct
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -95,11 +96,9 @@ class Artifact:
         return f"Artifact({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"
 
     def _repr_html_(self) -> str:
-        """Return the text for notebooks."""
         return facts_table("Artifact", self._shown())
 
     def _shown(self) -> dict[str, str]:
-        """Return a description of the artifact, in words."""
         manifest = self.manifest
         return {
             "target": manifest.target,
@@ -286,7 +285,8 @@ def from_bytes(
     missing = {_MANIFEST, _DECISIONS, _MODULE, _TAIL} - set(parts)
     if missing:
         raise _bad(name, "a .vmfb written by PyC", f"one without {', '.join(sorted(missing))}")
-    manifest = _read_manifest(parts[_MANIFEST], name)
+    with _refused(name, "a manifest as this version writes it"):
+        manifest = read_manifest(parse_json(parts[_MANIFEST]))
     start = min(entry.header_offset for entry in own)
     vmfb = _iree_part(data, start, parts[_TAIL])
     checksums, manifest = manifest.checksums, replace(manifest, checksums={})
@@ -296,11 +296,25 @@ def from_bytes(
     for part, content in () if verified else {**parts, "vmfb": vmfb}.items():
         if part != _MANIFEST and checksums.get(part) != checksum(content):
             raise _bad(name, f"`{part}` with the checksum of the manifest", "a damaged one")
-    decisions = _read_decisions(parts[_DECISIONS], name)
+    with _refused(name, "a log of decisions"):
+        lines = parts[_DECISIONS].splitlines()
+        decisions = tuple(from_data(Decision, parse_json(line)) for line in lines)
     samples = parts.get(_SAMPLES, b"")
-    _check_samples(samples, manifest, name)
+    with _refused(name, "samples of this version"):
+        Samples.from_bytes(samples, manifest.signature)
+        if not samples and manifest.contract.compares:
+            raise ValueError("no samples beside a clause `max_error`")
     memory = parts.get(_MEMORY, b"")
     return Artifact(vmfb, manifest, decisions, parts[_MODULE], memory, samples)
+
+
+@contextmanager
+def _refused(name: str, expected: str) -> Iterator[None]:
+    """Read a part. Raises PycError (BAD_ARTIFACT) for what is not as expected."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _bad(name, expected, str(error)) from None
 
 
 def _own_entries(entries: Sequence[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
@@ -363,30 +377,6 @@ def read(path: str | Path) -> Artifact:
     """
     data = read_file_by(read_file_large, path, "a program")
     return from_bytes(data, str(path)).named(read_beside(path))
-
-
-def _read_manifest(data: bytes, name: str) -> Manifest:
-    try:
-        return read_manifest(parse_json(data))
-    except ValueError as error:
-        raise _bad(name, "a manifest as this version writes it", str(error)) from None
-
-
-def _check_samples(data: bytes, manifest: Manifest, name: str) -> None:
-    """Raise PycError (BAD_ARTIFACT) unless samples can be read, and are there."""
-    try:
-        Samples.from_bytes(data, manifest.signature)
-        if not data and manifest.contract.compares:
-            raise ValueError("no samples beside a clause `max_error`")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _bad(name, "samples of this version", str(error)) from None
-
-
-def _read_decisions(data: bytes, name: str) -> tuple[Decision, ...]:
-    try:
-        return tuple(from_data(Decision, parse_json(line)) for line in data.splitlines())
-    except ValueError as error:
-        raise _bad(name, "a log of decisions", str(error)) from None
 
 
 def _directory_start(vmfb: bytes | memoryview) -> int:

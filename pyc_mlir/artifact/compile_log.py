@@ -6,7 +6,7 @@ log and a program have the same data. Needs no compiler.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from pyc_mlir.pipelines.choices.log import (
     Conditions,
     Event,
     RecipeFile,
-    Record,
     decisions_of,
     events_of,
     is_recipe,
@@ -104,10 +103,8 @@ def read_compile_log(path: str | Path) -> CompileLog:
         artifact = from_bytes(data, str(path)).named(read_beside(path))
         known, digest = conditions_of(artifact), hashlib.sha256(data).hexdigest()
         return CompileLog(str(path), known, tuple(artifact.decisions), digest, artifact)
-    return _of_log(str(path), parse_log(data, str(path)))
-
-
-def _of_log(name: str, log: Sequence[Record]) -> CompileLog:
+    name = str(path)
+    log = parse_log(data, str(path))
     head = next((r for r in log if isinstance(r, Conditions)), Conditions({}, ""))
     if head.values:
         origin_in(head.values, name)

@@ -141,7 +141,12 @@ def current_report(
         elif clause.clause == "latency_goal_seconds" and recent:
             changed.append(latency(clause, recent))
         elif clause.clause == "determinism" and other_runtime:
-            changed.append(_other_runtime(clause, other_runtime))
+            # Equal bits are promised for equal versions.
+            evidence, code = (
+                (*clause.evidence, Note(other_runtime)),
+                ReasonCode.RUNTIME_DIFFERS.name,
+            )
+            changed.append(replace(clause, evidence=evidence, code=code))
     return report.updated(changed)
 
 
@@ -161,12 +166,6 @@ def _compared(clause: ClauseReport, counts: Counts, function: str = "") -> Claus
     evidence = (*clause.evidence, Note(samples))
     code = ReasonCode.FALLBACK_TAKEN.name if counts.taken else ""
     return replace(clause, evidence=evidence, code=code, done=done, of=of, measured=measured)
-
-
-def _other_runtime(clause: ClauseReport, other_runtime: str) -> ClauseReport:
-    """Equal bits are promised for equal versions."""
-    code = ReasonCode.RUNTIME_DIFFERS.name
-    return replace(clause, evidence=(*clause.evidence, Note(other_runtime)), code=code)
 
 
 def latency(clause: ClauseReport, seconds: Sequence[float]) -> ClauseReport:

@@ -5,7 +5,7 @@ refused in the error (`UnsupportedModel.report`). Needs no compiler: a deploymen
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -178,7 +178,8 @@ class UnsupportedModel(PycError):
     """
 
     def __init__(self, report: ImportReport, message: str = "") -> None:
-        code = _common(report.breaks)
+        codes = {f.code for f in report.breaks}
+        code = codes.pop() if len(codes) == 1 else ReasonCode.UNSUPPORTED_OP
         self.report = report
         super().__init__(code, message or _listed(report, code))
 
@@ -186,11 +187,6 @@ class UnsupportedModel(PycError):
     def findings(self) -> tuple[GraphBreak, ...]:
         """The breaks."""
         return self.report.breaks
-
-
-def _common(findings: Sequence[GraphBreak]) -> ReasonCode:
-    codes = {f.code for f in findings}
-    return codes.pop() if len(codes) == 1 else ReasonCode.UNSUPPORTED_OP
 
 
 def _listed(report: ImportReport, code: ReasonCode) -> str:

@@ -282,7 +282,6 @@ def _check_shape_plans(made: Manifest) -> None:
 
 
 def _check_contract_report(manifest: Manifest) -> None:
-    """Check that the report has the contract's clauses, each once, with the requested values."""
     given = manifest.contract.given()
     clauses = manifest.contract_report.clauses
     for clause in clauses:
@@ -345,7 +344,6 @@ def _require_same(
 
 
 def _elements(text: str) -> str:
-    """Return a tensor type's rank and element type."""
     dims = text.removeprefix("tensor<").removesuffix(">").split("x")
     return f"{len(dims) - 1} {dims[-1]}"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 
-from pyc_mlir.artifact.signature import Signature, SignatureEntry
+from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.json_input import parse_json
@@ -39,9 +39,7 @@ class Account:
         signature: Signature, constants: int | None = None, transients: int | None = None
     ) -> "Account":
         """Return the account of a program with this signature and no workspace."""
-        ranges = signature.ranges
-        inputs = _bytes([a.largest(ranges) for a in signature.inputs])
-        outputs = _bytes([a.largest(ranges) for a in signature.outputs])
+        inputs, outputs = signature.largest_bytes
         workspace = None if transients is None else 0
         return Account(constants, inputs, transients, outputs, workspace)
 
@@ -72,13 +70,6 @@ class Account:
 
     def __str__(self) -> str:
         return self.described()
-
-
-def _bytes(arguments: Sequence[SignatureEntry]) -> int | None:
-    shapes = [a.static_shape for a in arguments]
-    if None in shapes:
-        return None
-    return sum(a.dtype.itemsize * math.prod(a.static_shape or ()) for a in arguments)
 
 
 # The layout that the others are compared with, as decisions name it.

@@ -139,6 +139,18 @@ class Signature:
         ]
 
     @property
+    def largest_bytes(self) -> tuple[int | None, int | None]:
+        """The bytes of all inputs and of all results at their largest; None without a bound."""
+
+        def of(entries: Sequence[SignatureEntry]) -> int | None:
+            largest = [a.largest(self.ranges) for a in entries]
+            if None in [a.static_shape for a in largest]:
+                return None
+            return sum(a.dtype.itemsize * prod(a.static_shape or ()) for a in largest)
+
+        return of(self.inputs), of(self.outputs)
+
+    @property
     def ranges_of_inputs(self) -> dict[tuple[int, int], Range]:
         """The ranges by (input, axis)."""
         return self.places_of(self.ranges)
@@ -259,7 +271,9 @@ class Signature:
         try:
             given = self._by_path(args, named)
         except PycError:
-            if not flat or not all(map(_is_leaf, args)):
+            # Arrays, numbers, and lists of numbers.
+            leaves = all(not isinstance(a, PLAIN) or _is_numbers(a) for a in args)
+            if not flat or not leaves:
                 raise
             given = list(args)
         return [_as_array(a, value) for a, value in zip(self.inputs, given, strict=True)]
@@ -313,11 +327,6 @@ def _settled(name: str, dim: str | int | None, sizes: Mapping[str, int]) -> str 
     factors = [int(f) if f.isdecimal() else sizes.get(f) for f in name.split("*")]
     known = [f for f in factors if f is not None]
     return prod(known) if len(factors) > 1 and len(known) == len(factors) else dim
-
-
-def _is_leaf(value: Any) -> bool:
-    """Return True for arrays, numbers, and lists of numbers."""
-    return not isinstance(value, PLAIN) or _is_numbers(value)
 
 
 def _is_numbers(value: Any) -> bool:
@@ -409,7 +418,6 @@ def _check_argument(expected: SignatureEntry, shape: tuple[int, ...], dtype: np.
 def _bind(
     expected: SignatureEntry, shape: tuple[int, ...], bound: dict[str, tuple[int, str]]
 ) -> None:
-    """Record the sizes of the named dimensions; raise when one had another size before."""
     for axis, (dim, size) in enumerate(zip(expected.shape, shape, strict=True)):
         if not isinstance(dim, str):
             continue

@@ -98,7 +98,6 @@ def compare(
 
 
 def _limits(want: ExpectedResult, max_error: float | None) -> np.ndarray:
-    """Return the greatest difference allowed for each element."""
     limits = want.tolerance.astype(np.float64)
     if max_error is None or not is_float(want.value.dtype):
         return limits
@@ -214,7 +213,6 @@ def candidate_sizes(signature: Signature) -> list[Mapping[str, int]]:
 
 
 def _size(value: Any) -> int:
-    """Return a whole number from 0. Raises ValueError."""
     if type(value) is not int or value < 0:
         raise ValueError(f"expected a whole number from 0, got {value!r:.80}")
     return value

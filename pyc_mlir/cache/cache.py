@@ -25,8 +25,7 @@ from pyc_mlir.artifact.verification import (
     Unchecked,
     Verification,
 )
-from pyc_mlir.cache.key import Identity, current_identity, make_key, program_part
-from pyc_mlir.cache.sources import Contents, Sources
+from pyc_mlir.cache.key import Identity, Sources, current_identity, make_key, program_part
 from pyc_mlir.cache.store import (
     NAMES,
     CacheStore,
@@ -217,112 +216,97 @@ def compiled(
     """
     way = _Lookup(cache, job)
     try:
-        artifact = way.from_memos(read)
+        identity = cache.identity()
+        # What the options cannot name is refused before anything is loaded.
+        make_key({}, job.options, identity)
+        contents = cache.sources.contents(job.source, read)
+        part = None if contents is None else cache.sources.known(contents, identity)
+        artifact = None if part is None else way.find(part, identity)
         if artifact is not None:
-            return way.with_record(artifact)
+            return way.recorded(artifact)
         with new_context() as context, ir.Location.unknown():
             loaded, part = load(job, context)
-            artifact = way.from_program(part) or way.built(lambda: build(loaded))
+            if contents is not None:
+                cache.sources.remember(contents, identity, part)
+            artifact = way.find(part, identity)
+            if artifact is None:
+                artifact = way.kept(way.counted(build, loaded), identity)
     except Unkeyed as refusal:
         way.bypass(str(refusal))
-        artifact = way.counted(lambda: build(job))
-    return way.with_record(artifact)
+        artifact = way.counted(build, job)
+    return way.recorded(artifact)
 
 
 class _Lookup:
-    """The state of one compile through the cache; `with_record` adds its record."""
+    """One compile on its way through the cache: what happens to it, for its record."""
 
     def __init__(self, cache: Cache, job: Job) -> None:
-        self.cache = cache
-        self._job = job
-        self._identity: Identity | None = None
-        self._contents: Contents | None = None
+        self.cache, self._job = cache, job
         self._key: Key | None = None
         self._side = ""
-        self._answer = CacheAnswer(BYPASS)
+        self._outcome = BYPASS
         self._events: tuple[CacheEvent, ...] = ()
-        self._began = perf_counter()
-        self._keyed = self._found = 0.0
+        self._began = self._keyed = self._found = perf_counter()
 
-    def from_memos(self, read: bool) -> Artifact | None:
-        """Return the program of files whose digests are known from before. Raises Unkeyed."""
-        identity = self._identity = self.cache.identity()
-        # What the options cannot name is refused before anything is loaded.
-        make_key({}, self._job.options, identity)
-        self._contents = self.cache.sources.contents(self._job.source, read)
-        if self._contents is None:
-            return None
-        part = self.cache.sources.known(self._contents, identity)
-        return None if part is None else self._find(part)
-
-    def from_program(self, part: Mapping[str, str]) -> Artifact | None:
-        """Return the program of a loaded source. Raises Unkeyed."""
-        assert self._identity is not None, "the identity comes first"
-        if self._contents is not None:
-            self.cache.sources.remember(self._contents, self._identity, part)
-        return self._find(part)
-
-    def _find(self, part: Mapping[str, str]) -> Artifact | None:
-        """Look a program up, once for each key."""
-        assert self._identity is not None, "the identity comes first"
+    def find(self, part: Mapping[str, str], identity: Identity) -> Artifact | None:
+        """Look a program up, once for each key. Raises Unkeyed."""
         # Programs that enter at IREE are not refined by shapes.
         used = self._job.shapes if part["enters"] == "pyc" else None
         shapes = None if used is None else shapes_text(used)
-        self._side = side_name(NAMES, part) if part.get(NAMES) else ""
         keyed = {name: value for name, value in part.items() if name != NAMES}
-        key = make_key({**keyed, "shapes": shapes}, self._job.options, self._identity)
+        key = make_key({**keyed, "shapes": shapes}, self._job.options, identity)
+        self._side = side_name(NAMES, part) if part.get(NAMES) else ""
         if self._key is not None and key.digest == self._key.digest:
             return None
         self._key, self._keyed = key, perf_counter()
-        self._answer = self.cache.find(key)
-        self._found = perf_counter()
-        if (found := self._answer.artifact) is None or not self._side:
+        answer = self.cache.find(key)
+        self._outcome, self._found = answer.outcome, perf_counter()
+        event = answer.event
+        if event is not None and event.code is ReasonCode.CACHE_MISS:
+            event = replace(event, why=self.cache.miss_reason(key))
+        self._events = () if event is None else (event,)
+        if (found := answer.artifact) is None or not self._side:
             return found
         return found.named(NodeNames.from_bytes(self.cache.store.read_side(key.digest, self._side)))
 
-    def built(self, build: Callable[[], Artifact]) -> Artifact:
-        """Build the program and keep it under its key."""
-        assert self._key is not None, "a program was looked up first"
-        event = self._answer.event
-        if event is not None and event.code is ReasonCode.CACHE_MISS:
-            event = replace(event, why=self.cache.miss_reason(self._key))
-        self._events = () if event is None else (event,)
-        artifact = self.counted(build)
-        self._events += self._keep(self._key, artifact)
-        return artifact
-
-    def counted(self, build: Callable[[], Artifact]) -> Artifact:
+    def counted(self, build: Build, job: Job) -> Artifact:
         """Build; where that raises, what the cache did is counted all the same."""
         try:
-            return build()
+            return build(job)
         except Exception:
             self.cache.count(self._record())
             raise
 
-    def _keep(self, key: Key, artifact: Artifact) -> tuple[CacheEvent, ...]:
+    def kept(self, artifact: Artifact, identity: Identity) -> Artifact:
         """Keep a program unless a clock decided on it, or PyC's source changed meanwhile."""
+        assert self._key is not None, "a program was looked up first"
+        event = None
         if is_degraded(artifact):
             why = "it stands in for what would have taken longer: another compile may have the time"
-            return (CacheEvent(ReasonCode.COMPILE_DEGRADED, why),)
-        try:
-            now = self.cache.identity()
-        except Unkeyed as refusal:
-            return (CacheEvent(ReasonCode.CACHE_BYPASSED, str(refusal)),)
-        if self._identity is None or now.source != self._identity.source:
-            why = "PyC's source changed during the compile"
-            return (CacheEvent(ReasonCode.CACHE_BYPASSED, why),)
-        if (events := self.cache.keep(key, artifact)) or not self._side:
-            return events
-        names = replace(artifact.names, model=self._job.source.title)
-        return self.cache.store.write_side(key.digest, self._side, names.to_bytes())
+            event = CacheEvent(ReasonCode.COMPILE_DEGRADED, why)
+        else:
+            try:
+                if self.cache.identity().source != identity.source:
+                    raise Unkeyed("PyC's source changed during the compile")
+            except Unkeyed as refusal:
+                event = CacheEvent(ReasonCode.CACHE_BYPASSED, str(refusal))
+        if event is not None:
+            self._events += (event,)
+            return artifact
+        events = self.cache.keep(self._key, artifact)
+        if not events and self._side:
+            names = replace(artifact.names, model=self._job.source.title).to_bytes()
+            events = self.cache.store.write_side(self._key.digest, self._side, names)
+        self._events += events
+        return artifact
 
     def bypass(self, why: str) -> None:
         """Go past the cache."""
-        self._key, self._answer = None, CacheAnswer(BYPASS)
+        self._key, self._outcome = None, BYPASS
         self._keyed = self._found = perf_counter()
         self._events = (CacheEvent(ReasonCode.CACHE_BYPASSED, why),)
 
-    def with_record(self, artifact: Artifact) -> Artifact:
+    def recorded(self, artifact: Artifact) -> Artifact:
         """Return the artifact with its record, which is counted."""
         record = self._record()
         self.cache.count(record)
@@ -332,7 +316,7 @@ class _Lookup:
 
     def _record(self) -> CacheRecord:
         return CacheRecord(
-            self._answer.outcome,
+            self._outcome,
             "" if self._key is None else self._key.digest,
             self._events,
             self._keyed - self._began,

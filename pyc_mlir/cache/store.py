@@ -4,7 +4,7 @@
                      artifact.vmfb  the program; pyc-run and IREE's tools run it as it is
                      checksums      bytes, SHA-256 and quick checksum of these two
                      side/          what was found out about the program later, each file sealed
-    v1/memo/                        what front ends need not find out again (`sources.py`)
+    v1/memo/                        what front ends need not find out again (`key.py`)
     v1/making/                      what is being written or removed
 
 An entry is made aside, written through to the disk and renamed into place, so that processes that
@@ -184,7 +184,8 @@ class CacheStore:
                 continue
             with contextlib.suppress(OSError):
                 used = os.stat(path).st_mtime
-                found.append(Listed(path.name, _size(path), used if used <= now + 1 else 0.0))
+                size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+                found.append(Listed(path.name, size, used if used <= now + 1 else 0.0))
         return sorted(found, key=lambda e: (-e.used, e.name))
 
     def evict(self, max_bytes: int | None = None, keep: str = "") -> int:
@@ -195,7 +196,10 @@ class CacheStore:
         """
         sweep(self._making, self._put_back)
         limit = self.max_bytes if max_bytes is None else max_bytes
-        entries, memos = self.entries(), self._memos()
+        entries, memos = self.entries(), dict[Path, int]()
+        for path in _children(self.root / "memo"):
+            with contextlib.suppress(OSError):
+                memos[path] = path.stat().st_size
         if len(memos) > MAX_MEMOS:
             memos = _forgotten(memos)
         total, gone = sum(e.bytes for e in entries) + sum(memos.values()), 0
@@ -207,14 +211,6 @@ class CacheStore:
         if total > limit:
             _forgotten(memos)
         return gone
-
-    def _memos(self) -> dict[Path, int]:
-        """Return the bytes of each memo."""
-        found = {}
-        for path in _children(self.root / "memo"):
-            with contextlib.suppress(OSError):
-                found[path] = path.stat().st_size
-        return found
 
     def _put_back(self, folder: Path) -> None:
         """Save whole entries that `drop` had moved aside when its process was killed.
@@ -361,11 +357,6 @@ def _children(folder: Path) -> Sequence[Path]:
         return []
 
 
-def _size(path: Path) -> int:
-    """Return the bytes of all files of an entry."""
-    return sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
-
-
 def _failed(what: str, error: OSError) -> CacheEvent:
     """Make an event without paths, which have no place in a log."""
     return CacheEvent(ReasonCode.CACHE_FOLDER, f"the folder could not be {what}: {error.strerror}")
@@ -494,7 +485,7 @@ def sweep(parent: Path, save: Callable[[Path], None] = lambda folder: None) -> i
     save: is given each folder first, to take out of it what is not to go.
     """
     swept = 0
-    for folder in _listed(parent):
+    for folder in _children(parent):
         descriptor = _lock(folder)
         if descriptor is not None:
             save(folder)
@@ -502,13 +493,6 @@ def sweep(parent: Path, save: Callable[[Path], None] = lambda folder: None) -> i
             os.close(descriptor)
             swept += not folder.exists()
     return swept
-
-
-def _listed(parent: Path) -> list[Path]:
-    try:
-        return list(parent.iterdir())
-    except OSError:
-        return []
 
 
 def replace_file(path: Path, data: bytes, parent: Path) -> None:

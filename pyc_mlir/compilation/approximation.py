@@ -46,6 +46,7 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import F32, Input, Work, WorkOp
 
 APPROXIMATE, EXACT = "pyc-approximate", "exact"
+_CHECKED = "a check of each tile"
 # What is allowed at least, over what the sample needs: less would compute many tiles again.
 _MARGIN = 1.2
 # What is allowed at most, over the same: more would let errors pass that no sample has.
@@ -87,23 +88,17 @@ class _Layer:
 _Plan = tuple[tuple[str, float], ...]
 
 
-def approximates(contract: Contract) -> bool:
-    """Return whether a contract lets products be approximate."""
-    error = contract.max_error
-    bounded = isinstance(error, int | float) and not isinstance(error, bool) and error > 0
-    return bounded and not contract.detect_faults
-
-
 def approximate(
     module: ir.Module, function: ir.Operation, contract: Contract, context: PassContext
 ) -> None:
     """Mark the products of a module that may be approximate; one decision for each candidate.
 
-    The module is the program before any pass, in the current context; function: its entry.
+    The module is the program before any pass, in the current context; function: its entry. The
+    contract approximates.
     """
     families = (*APPROXIMATED, *APPROXIMATED.values())
     local = context.target.device == "local" and all(map(context.kernels.take, families))
-    if not approximates(contract) or not local:
+    if not local:
         return
     layers = list(_layers(module, context.target))
     if not layers:
@@ -113,22 +108,20 @@ def approximate(
         return
     layers = errors.layers
     limit = contract.max_error
-    assert isinstance(limit, int | float), "approximates says so"
+    assert isinstance(limit, int | float), "the contract approximates"
     plan = errors.within(limit)
     for number, (layer, (way, allowed)) in enumerate(zip(layers, plan, strict=True)):
         legal = {way: allowed, **errors.more_exact(number, way)}
         chosen = context.choices.choose(
             layer.site,
-            [_alternative(layer, name) for name in legal],
+            [
+                Alternative(name, layer.costs[name], "f32" if name == EXACT else _CHECKED)
+                for name in legal
+            ],
             _evidence(layer, errors, number, legal, limit),
         ).name
         if chosen != EXACT:
             Approximation(chosen, legal[chosen]).mark(layer.op)
-
-
-def _alternative(layer: _Layer, way: str) -> Alternative:
-    exact = way == EXACT
-    return Alternative(way, layer.costs[way], "f32" if exact else "a check of each tile")
 
 
 def _evidence(
@@ -147,7 +140,6 @@ def _evidence(
 
 
 def _layers(module: ir.Module, target: Target) -> Iterator[_Layer]:
-    """Yield the products by constants that a kernel approximates in less time."""
     function = entry_function(module)
     ids, known = OpIds(function), set()
     for op in (o.operation for o in function.regions[0].blocks[0].operations):
@@ -163,7 +155,6 @@ def _layers(module: ir.Module, target: Target) -> Iterator[_Layer]:
 
 
 def _costs(op: ir.Operation, target: Target) -> dict[str, Cost]:
-    """Return the predicted costs of a product by constants: exact, and in quicker ways."""
     # Kernels are built by IREE's bindings, which other compiles need later only.
     from pyc_mlir.pipelines.kernels.registry import FAMILIES
 
@@ -254,7 +245,8 @@ class _Errors:
         return {w: self._allowed(number, w) for w in ways[ways.index(way) + 1 :]}
 
     def _allowed(self, number: int, way: str) -> float:
-        return 0.0 if way == EXACT else _at_least(_MARGIN * self.needs[number][way])
+        needed = 0.0 if way == EXACT else _MARGIN * self.needs[number][way]
+        return 0.0 if way == EXACT else next((s for s in _SHARES if s >= needed), _MOST)
 
     def _ladder(self) -> Iterator[_Plan]:
         """Yield plans, each with one layer more exact than in the one before.
@@ -277,7 +269,6 @@ class _Errors:
         return saved / max(self.needs[number].get(first, 0.0), 1e-30) ** 2
 
     def _error(self, plan: _Plan) -> float:
-        """Return the greatest error of a result, as a share of its greatest element."""
         for layer, (way, allowed) in zip(self.layers, plan, strict=True):
             if way != EXACT:
                 Approximation(way, allowed).mark(layer.op)
@@ -291,10 +282,6 @@ class _Errors:
         if _undecided(results) > self.undecided:
             return math.inf
         return max((_share(result) for result in results), default=0.0)
-
-
-def _at_least(share: float) -> float:
-    return next((s for s in _SHARES if s >= share), _MOST)
 
 
 def _at_most(share: float) -> float:

@@ -17,6 +17,8 @@ from math import fsum
 
 from pyc_mlir.artifact.memory import UNPLANNED, MemoryReport, RegionReport, region_report
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.compiler import IreeSession
+from pyc_mlir.iree.diagnostics import CompileError
 from pyc_mlir.iree.memory.budget import (
     BudgetNotKept,
     ByteBudget,
@@ -26,15 +28,14 @@ from pyc_mlir.iree.memory.budget import (
     shares_of,
     squeeze,
 )
+from pyc_mlir.iree.memory.calls import CallBytes
 from pyc_mlir.iree.memory.versions import (
-    CallBytes,
     Comparison,
     Version,
     carry_out,
     finish,
     regions_of,
 )
-from pyc_mlir.iree.session import CompileError, IreeSession
 from pyc_mlir.pipelines.choices.choices import (
     FALLBACK,
     Alternative,
@@ -67,17 +68,6 @@ from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
-
-# Compile with PyC's memory plan in place of IREE's, wherever it is proven smaller.
-#
-# Each execution region of a module becomes a planning problem, each mode of the planner that the
-# policy asks for gives a plan, and the plans are carried out on the IR (`versions.py`). IREE's own
-# version is the reference: a plan that does not come out smaller, or whose sizes are unknown and
-# cannot be compared, is not offered. Where none of the modes is smaller, IREE's own order with our
-# reuse and packing may be. One decision a region says what was chosen, with all sizes.
-#
-# A budget is a matter of legality: only plans that keep it are offered, and where none of them
-# does, one is searched for that does at the least predicted seconds, or the compile is refused.
 
 SITE = "plan-memory"
 IREE_ORDER, WITHIN_BUDGET = "iree-order", "within-budget"
@@ -203,7 +193,7 @@ def assign_memory(
         planning.answers.log,
         planning.report(),
         planning.added_seconds,
-        {name: reference.needed(name) for name in reference.calls},
+        reference.allocations.needed(reference.arenas),
     )
 
 
@@ -252,7 +242,6 @@ class _Planning:
         return ByteSize.at_most if self.request.budget is None else ByteSize.largest_at_most
 
     def _better(self, region: StreamRegion, offer: _Offer) -> bool:
-        """Return whether a region is proven smaller under an offer than under IREE's plan."""
         if region.index not in offer.plans:
             return False
         ours = offer.version.regions[region.index].total
@@ -324,13 +313,13 @@ class _Planning:
         if self.request.budget is None or not over:
             return
         # Entries that take their scratch from the caller can be left out.
-        without = [name for name in over if not version.calls[name].handed]
+        without = [name for name in over if not version.allocations.calls[name].handed]
         name = max(without or over, key=lambda name: over[name].needed)
-        outputs = version.calls[name].outputs
+        outputs = version.allocations.calls[name].outputs
         known = 0 if outputs is None else outputs.largest or 0
         first = sum(self.preferred.values()) if seconds is None else seconds
         need = SmallestProgram(
-            version.constants or 0, known, over[name].needed, first, first + added
+            version.allocations.constants or 0, known, over[name].needed, first, first + added
         )
         raise BudgetNotKept(self.request.budget, need, proven=proven, optional=not without)
 
@@ -462,7 +451,6 @@ def _alternative(region: StreamRegion, offer: _Offer) -> Alternative:
 def _region_report(
     name: str, region: StreamRegion, offers: list[_Offer], chosen: _Offer | None, reference: Version
 ) -> RegionReport:
-    """Report IREE's layout beside those of the plans that hold what was carried out."""
     problem, index = region.problem, region.index
     found = {o.name: _layout(region, o) for o in offers if index in o.plans}
     iree = reference.layouts[index]

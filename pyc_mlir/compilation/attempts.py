@@ -21,7 +21,7 @@ is compiled without them. What was left, and why, stands in the log.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -62,28 +62,28 @@ SMALLEST, CO_SELECTED = "memory_first", "co-selected"
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """One try: with which options, in which way, under which setting of fusion, and after what.
+class Way:
+    """A way to compile: its name, and the options to lower and plan the program with."""
 
-    `setting` is None for the one that a recipe or the policy chooses. `why` is None for what was
-    asked for, CODEGEN_FALLBACK after a setting that gave no code, BUDGET_RETRY after a way that
-    does not keep the budget, NO_SHAPE_PLANS after functions for certain shapes that gave none.
-    """
-
+    name: str
     options: Options
-    way: str
-    setting: str | None = None
-    why: ReasonCode | None = None
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An attempt, its setting filled in, and its end: no code (TARGET_COMPILE_FAILED), or no plan
-    within the budget (BudgetNotKept). specialized: it had functions for certain shapes."""
+    """The end of a try: in which way, under which setting of fusion, and the error.
 
-    attempt: Attempt
+    That is no code (TARGET_COMPILE_FAILED), or no plan within the budget (BudgetNotKept).
+    """
+
+    way: str
+    setting: str
     error: PycError
-    specialized: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """True for an end without a plan within the budget."""
+        return isinstance(self.error, BudgetNotKept)
 
 
 def build_here(job: Job, stage: Stage = logged) -> Artifact:
@@ -100,138 +100,134 @@ def build_here(job: Job, stage: Stage = logged) -> Artifact:
 
 
 def compiled(job: Job, stage: Stage = logged, checks: bool = True) -> Artifact:
-    """Return the artifact of the first attempt that succeeds. Raises as `compile`.
+    """Return the artifact of the first try that succeeds. Raises as `compile`.
 
     checks: whether runs have to show that it keeps the contract.
     """
-    return _Run(job, stage, checks).artifact()
+    options, stand_in = job.options, None
+    if options.recipe is not None:
+        options, stand_in = without_stand_in(options, options.recipe)
+    choices = Choices(options.policy, options.recipe)
+    made = _Compile(job, stage, choices).artifact(ways_of(options, choices))
+    if stand_in is not None:
+        made = as_stand_in(made, *stand_in)
+    if not checks:
+        return made
+    try:
+        return checked(made, job.options, lambda o: compiled(job.under(o), stage, checks=False))
+    except PycError as error:
+        exact = exact_instead(made, job.options, error)
+        if exact is None:
+            raise
+    return compiled(job.under(exact), stage)
 
 
 def finish(lowered: Lowered, options: Options) -> Artifact:
     """Compile a lowered program by IREE and make its artifact. Raises as `compile`."""
     job = Job(Packed(lowered.code, lowered.entry, is_foreign=True), None, options)
-    return _Run(job, logged, False, lowered).artifact()
+    choices = Choices(options.policy, options.recipe)
+    return _Compile(job, logged, choices, lowered).artifact((Way("", options),))
 
 
-class _Run:
-    """One compile: the attempts that are left, and how those before ended."""
+@dataclass
+class _Compile:
+    """One compile: its log, what failed so far, and what was noted for the log.
 
-    def __init__(
-        self, job: Job, stage: Stage, checks: bool, lowered: Lowered | None = None
-    ) -> None:
-        self._stage, self._checks, self._given = stage, checks, lowered
-        self._begin(job)
+    given: the program where it is lowered already. free: seconds without the budget.
+    """
 
-    def _begin(self, job: Job) -> None:
-        """Compile a job from the first attempt on."""
-        self._asked = job
-        options, self._stand_in = job.options, None
-        if options.recipe is not None:
-            options, self._stand_in = without_stand_in(options)
-        self._choices = Choices(options.policy, options.recipe)
-        lowered = self._given is not None
-        found = attempts_under(options) if lowered else attempts_of(options, self._choices)
-        self._left = list(found)
-        self._failures: list[Failure] = []
-        # Failures of the ways before the one that is tried.
-        self._earlier: list[Failure] = []
-        self._notes: list[str] = []
-        self._free: list[Evidence] = []
-        self._plan: Plan | None = None
-        self._general: Lowered | None = None
+    job: Job
+    stage: Stage
+    choices: Choices
+    given: Lowered | None = None
+    failures: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    free: list[Evidence] = field(default_factory=list)
 
-    def artifact(self) -> Artifact:
-        """Go through the attempts. Raises as `compile`."""
-        while self._left:
-            attempt = self._left.pop(0)
-            if follows(attempt, self._failures) and (made := self._end_of(attempt)) is not None:
+    def artifact(self, ways: Sequence[Way]) -> Artifact:
+        """Go through the ways. Raises as `compile`."""
+        for number, way in enumerate(ways):
+            made = self._made(way, ways[number + 1 :])
+            if made is not None and way.name == AS_KERNELS_READ:
+                if (above := _above_reference(made)) is None:
+                    return made
+                self.choices.record_fallback(HELD_SITE, AS_IN_MODEL, [above])
+                self.failures.clear()
+            elif made is not None:
                 return made
-        raise refusal(self._failures)
+            elif not any(f.way == way.name and f.is_over for f in self.failures):
+                break
+        # The smallest need of all, where the last way has code that does not keep the budget; else
+        # the first failure of that way.
+        last = [f for f in self.failures if f.way == self.failures[-1].way]
+        raise self._smallest() if any(f.is_over for f in last) else last[0].error
 
-    def _end_of(self, attempt: Attempt) -> Artifact | None:
-        """Return the artifact of an attempt; None where others are left to follow it."""
-        if attempt.setting is None:
-            self._plan = self._planned(attempt)
-        if self._plan is None:
-            return None
-        setting = attempt.setting or self._plan.setting
-        with self._stage(f"IREE compiles for {attempt.options.target.name}"):
+    def _made(self, way: Way, behind: Sequence[Way]) -> Artifact | None:
+        before, options = list(self.failures), way.options
+        if before and options.co_selected:
+            rivals = [other.options for other in behind]
             try:
-                built = build(self._plan, setting)
+                with self.stage("PyC chooses kernels and parts together"):
+                    options, note = co_selection(self.job.under(options), rivals)
             except PycError as error:
-                if not may_be_followed(error):
-                    raise
-                plans = bool(self._plan.lowered.shape_plans)
-                tried = replace(attempt, setting=setting)
-                self._failures.append(Failure(tried, error, plans))
+                self.notes.append(error.message)
+                self.failures.append(Failure(way.name, "", self._smallest()))
                 return None
-        made = complete(built, fallback_reasons(self._failures, attempt.way))
-        if attempt.way == AS_KERNELS_READ and (above := _above_reference(made)) is not None:
-            self._choices.record_fallback(HELD_SITE, AS_IN_MODEL, [above])
-            self._left = [a for a in self._left if a.way != attempt.way]
-            self._failures.clear()
-            return None
-        return self._kept(made)
+            self.notes.append(note)
+        if before:
+            texts = (self._smallest().message, *self.notes)
+            why = [Reason.of(ReasonCode.BUDGET_RETRY, text) for text in texts]
+            self.choices.record_fallback(BUDGET_SITE, way.name, [*why, *self.free])
+        job = replace(self.job, options=options)
+        general = self.given or self._lowered(job)
+        lowered = general
+        if options.plans and self.given is None:
+            lowered = specialized(general, job, self.stage)
+        made = self._first(way, plan_for(lowered, options, self.choices.log))
+        if made is None and lowered.shape_plans:
+            lowered = unspecialized(lowered, general, self.failures[-1].error.message)
+            self.failures = before
+            made = self._first(way, plan_for(lowered, options, self.choices.log))
+        return made
 
-    def _planned(self, attempt: Attempt) -> Plan | None:
-        """Return the plan that the attempts of a way share; None where it has none."""
-        if attempt.why is ReasonCode.NO_SHAPE_PLANS:
-            assert self._plan is not None and self._general is not None, "the first of its way"
-            why = self._failures[-1].error.message
-            lowered = unspecialized(self._plan.lowered, self._general, why)
-            self._failures = self._earlier
-            return plan_for(lowered, self._plan.options, self._choices.log)
-        job = replace(self._asked, options=attempt.options)
-        if job.options.co_selected and self._failures:
-            try:
-                with self._stage("PyC chooses kernels and parts together"):
-                    options, note = co_selection(job, _alone(job.options))
-            except PycError as error:
-                self._notes.append(error.message)
-                self._failures.append(Failure(attempt, _smallest(self._failures)))
-                return None
-            job = job.under(options)
-            self._notes.append(note)
-        if self._failures:
-            reasons = [*retry_reasons(self._failures, self._notes), *self._free]
-            self._choices.record_fallback(BUDGET_SITE, attempt.way, reasons)
-        self._general, lowered = self._lowered(job)
-        self._earlier = list(self._failures)
-        return plan_for(lowered, job.options, self._choices.log)
-
-    def _lowered(self, job: Job) -> tuple[Lowered, Lowered]:
-        """Lower a job: without functions for certain shapes, and with them."""
-        if self._given is not None:
-            return self._given, self._given
-        with self._stage("PyC lowers to linalg"):
+    def _lowered(self, job: Job) -> Lowered:
+        with self.stage("PyC lowers to linalg"):
             # Under `max_error` the contract's own samples are compared.
-            general = lower(job, job.options.check and not job.options.contract.compares)
-        if not self._failures and general.prediction is not None:
-            self._free.append(WithoutBudget(general.prediction.seconds))
-        return general, specialized(general, job, self._stage)
+            made = lower(job, job.options.check and not job.options.contract.compares)
+        if not self.failures and made.prediction is not None:
+            self.free.append(WithoutBudget(made.prediction.seconds))
+        return made
 
-    def _kept(self, made: Artifact) -> Artifact | None:
-        """Return an artifact that keeps the contract.
-
-        Raises PycError where it does not; None where it is compiled again, more exactly.
-        """
-        if self._stand_in is not None:
-            made = as_stand_in(made, *self._stand_in)
-        if not self._checks:
-            return made
-        options = self._asked.options
-        try:
-            return checked(made, options, self._again)
-        except PycError as error:
-            exact = exact_instead(made, options, error)
-            if exact is None:
-                raise
-        self._begin(self._asked.under(exact))
+    def _first(self, way: Way, plan: Plan) -> Artifact | None:
+        """Return the artifact under the first setting of fusion that gives code within a budget."""
+        first = len(self.failures)
+        for setting in dict.fromkeys((plan.setting, *SETTINGS, UNFUSED)):
+            with self.stage(f"IREE compiles for {plan.options.target.name}"):
+                try:
+                    built = build(plan, setting)
+                except PycError as error:
+                    failure = Failure(way.name, setting, error)
+                    if not failure.is_over and error.code is not ReasonCode.TARGET_COMPILE_FAILED:
+                        raise
+                    self.failures.append(failure)
+                    # A budget that the chosen setting does not keep is one for the next way.
+                    if self.failures[first].is_over:
+                        return None
+                    continue
+            return complete(built, [_left_for(f) for f in self.failures[first:]])
         return None
 
-    def _again(self, options: Options) -> Artifact:
-        """Compile the program under other options, for comparisons and in its place."""
-        return compiled(self._asked.under(options), self._stage, checks=False)
+    def _smallest(self) -> BudgetNotKept:
+        errors = [f.error for f in self.failures if isinstance(f.error, BudgetNotKept)]
+        return reduce(BudgetNotKept.or_better, errors)
+
+
+def _left_for(failure: Failure) -> Reason:
+    setting, error = failure.setting, failure.error
+    if isinstance(error, BudgetNotKept):
+        return Reason.of(ReasonCode.BUDGET_RETRY, f"{setting}: {error.message}")
+    # Only IREE's words: the message's location may hold a path, and artifacts carry none.
+    return Reason.of(ReasonCode.CODEGEN_FALLBACK, f"{setting}: {error.got}")
 
 
 def _above_reference(artifact: Artifact) -> Reason | None:
@@ -245,140 +241,39 @@ def _above_reference(artifact: Artifact) -> Reason | None:
         ours, theirs = account.constants, reference.constants
     if ours is None or theirs is None or ours <= theirs:
         return None
-    text = f"{ours} bytes with larger constants, {theirs} under IREE's plan"
-    return Reason("", text)
+    return Reason("", f"{ours} bytes with larger constants, {theirs} under IREE's plan")
 
 
-def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
-    """Return all attempts, the preferred one first.
+def ways_of(options: Options, choices: Choices) -> tuple[Way, ...]:
+    """Return the ways to compile, the preferred one first.
 
-    With a budget, `choices` answers in which way to begin: a recipe repeats the way that kept it
-    without those before. Kernels are chosen together where the policy allows it (`co_selects`) and
-    no recipe decides, or to repeat such a choice.
+    Where there are several `choices` answers in which to begin: a recipe repeats the way that kept
+    the budget without those before. Kernels are chosen together where the policy allows it
+    (`co_selects`) and no recipe decides, or to repeat such a choice.
     """
-    ways = _ways(options)
-    names = list(ways)
-    if options.contract.memory_budget_bytes is None and _has_larger(options):
-        names = [AS_KERNELS_READ, AS_IN_MODEL]
-        requested = choices.choose(HELD_SITE, tuple(map(Alternative, names))).name
-        forms = [(name, name == AS_IN_MODEL) for name in names[names.index(requested) :]]
-        return tuple(
-            attempt
-            for name, own in forms
-            for attempt in attempts_under(replace(options, own_constants=own), name)
-        )
-    if options.contract.memory_budget_bytes is None or len(names) == 1:
-        return attempts_under(options)
-    requested = choices.choose(BUDGET_SITE, tuple(map(Alternative, names))).name
-    found: list[Attempt] = []
+    has_kernels = options.kernels != NO_KERNELS
+    on_cpu = has_kernels and options.target.device == "local"
+    site, changes = BUDGET_SITE, dict[str, dict[str, Any]]()
+    if options.contract.memory_budget_bytes is not None:
+        first = (*options.planner_modes, SMALLEST)[0]
+        changes[first] = {"parts_for": first}
+        if on_cpu:
+            changes[CO_SELECTED] = {"parts_for": SMALLEST, "co_selected": True}
+        changes[SMALLEST] = {"parts_for": SMALLEST}
+        if has_kernels:
+            changes[f"{SMALLEST}, IREE's code"] = {"parts_for": SMALLEST, "kernels": NO_KERNELS}
+    # The mode bounds constants, and kernels may have larger ones. Kernels that check themselves are
+    # asked for by a clause, which goes first.
+    elif on_cpu and options.planner_modes[:1] == (SMALLEST,) and not options.contract.detect_faults:
+        site = HELD_SITE
+        changes = {AS_KERNELS_READ: {}, AS_IN_MODEL: {"own_constants": True}}
+    if len(changes) < 2:
+        return (Way("", options),)
+    names = list(changes)
+    requested = choices.choose(site, tuple(map(Alternative, names))).name
     free = options.recipe is None and options.policy.co_selects
-    for name in names[names.index(requested) :]:
-        if name == CO_SELECTED and not free and name != requested:
-            continue
-        why = ReasonCode.BUDGET_RETRY if found else None
-        found += attempts_under(replace(options, **ways[name]), name, why)
-    return tuple(found)
-
-
-def _has_larger(options: Options) -> bool:
-    """Return whether the mode bounds constants, and kernels may have larger ones."""
-    kernels = options.kernels != NO_KERNELS and options.target.device == "local"
-    # Kernels that check themselves are asked for by a clause, which goes first.
-    bound = options.planner_modes[:1] == (SMALLEST,) and not options.contract.detect_faults
-    return kernels and bound
-
-
-def attempts_under(
-    options: Options, way: str = "", why: ReasonCode | None = None
-) -> tuple[Attempt, ...]:
-    """Return the attempts in one way: the chosen setting, then those that are left."""
-    others = [Attempt(options, way, s, ReasonCode.CODEGEN_FALLBACK) for s in (*SETTINGS, UNFUSED)]
-    found = [Attempt(options, way, why=why), *others]
-    if options.plans:
-        found += [Attempt(options, way, why=ReasonCode.NO_SHAPE_PLANS), *others]
-    return tuple(found)
-
-
-def _ways(options: Options) -> dict[str, dict[str, Any]]:
-    """Return changes of the options by the name of the way, the preferred one first."""
-    first = (*options.planner_modes, SMALLEST)[0]
-    ways: dict[str, dict[str, Any]] = {first: {"parts_for": first}}
-    if options.kernels != NO_KERNELS and options.target.device == "local":
-        ways[CO_SELECTED] = {"parts_for": SMALLEST, "co_selected": True}
-    ways[SMALLEST] = {"parts_for": SMALLEST}
-    if options.kernels != NO_KERNELS:
-        smallest = {"parts_for": SMALLEST, "kernels": NO_KERNELS}
-        ways[f"{SMALLEST}, IREE's code"] = smallest
-    return ways
-
-
-def follows(attempt: Attempt, failures: Sequence[Failure]) -> bool:
-    """Return whether an attempt is made after these failures."""
-    here = [f for f in failures if f.attempt.way == attempt.way]
-    match attempt.why:
-        case None:
-            return not failures
-        case ReasonCode.CODEGEN_FALLBACK:
-            tried = {f.attempt.setting for f in here}
-            # A budget that the chosen setting does not keep is one for the next way.
-            return bool(here) and not _over([here[0]]) and attempt.setting not in tried
-        case ReasonCode.NO_SHAPE_PLANS:
-            return bool(here) and here[-1].specialized
-        case _:
-            return bool(_over(_of_last_way(failures)))
-
-
-def may_be_followed(error: PycError) -> bool:
-    """Return whether the next attempt may follow this error."""
-    return isinstance(error, BudgetNotKept) or error.code is ReasonCode.TARGET_COMPILE_FAILED
-
-
-def refusal(failures: Sequence[Failure]) -> PycError:
-    """Return the error that a compile ends with when every attempt failed.
-
-    BudgetNotKept, with the smallest need of all, where the last way has code that does not keep the
-    budget; otherwise the first failure of that way.
-    """
-    last = _of_last_way(failures)
-    return _smallest(failures) if _over(last) else last[0].error
-
-
-def retry_reasons(failures: Sequence[Failure], notes: Sequence[str] = ()) -> list[Reason]:
-    """Return why the ways so far were left; `notes` are those of co-selection."""
-    return [
-        Reason.of(ReasonCode.BUDGET_RETRY, text) for text in (_smallest(failures).message, *notes)
-    ]
-
-
-def _alone(options: Options) -> list[Options]:
-    """Return the options of the ways behind co-selection that have kernels."""
-    requested = replace(options, co_selected=False)
-    ways = _ways(requested)
-    behind = list(ways)[list(ways).index(CO_SELECTED) + 1 :]
-    return [replace(requested, **ways[name]) for name in behind]
-
-
-def fallback_reasons(failures: Sequence[Failure], way: str) -> list[Reason]:
-    """Return why settings of a way were left, for the decision about fusion."""
-    return [_reason(f) for f in failures if f.attempt.way == way]
-
-
-def _reason(failure: Failure) -> Reason:
-    setting, error = failure.attempt.setting, failure.error
-    if isinstance(error, BudgetNotKept):
-        return Reason.of(ReasonCode.BUDGET_RETRY, f"{setting}: {error.message}")
-    # Only IREE's words: the message's location may hold a path, and artifacts carry none.
-    return Reason.of(ReasonCode.CODEGEN_FALLBACK, f"{setting}: {error.got}")
-
-
-def _of_last_way(failures: Sequence[Failure]) -> list[Failure]:
-    return [f for f in failures if f.attempt.way == failures[-1].attempt.way]
-
-
-def _over(failures: Sequence[Failure]) -> list[BudgetNotKept]:
-    return [f.error for f in failures if isinstance(f.error, BudgetNotKept)]
-
-
-def _smallest(failures: Sequence[Failure]) -> BudgetNotKept:
-    """Return the refusal with the smallest need of all."""
-    return reduce(BudgetNotKept.or_better, _over(failures))
+    return tuple(
+        Way(name, replace(options, **changes[name]))
+        for name in names[names.index(requested) :]
+        if name != CO_SELECTED or free or name == requested
+    )

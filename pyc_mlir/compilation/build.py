@@ -12,12 +12,19 @@ Which setting follows which failure is said in `attempts.py`.
 `plan_only` stops at the memory plan; `co_selection` chooses kernels and parts by such plans.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pyc_mlir.artifact.artifact import Artifact, calibration_name, make_manifest
+from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.contract_status import Facts, compile_report
-from pyc_mlir.artifact.manifest import ARENA, MAIN, EntryPoint, Manifest, ShapeEntry
+from pyc_mlir.artifact.manifest import (
+    ARENA,
+    MAIN,
+    CalibrationName,
+    EntryPoint,
+    Manifest,
+    ShapeEntry,
+)
 from pyc_mlir.artifact.memory import Account
 from pyc_mlir.artifact.memory import to_bytes as report_bytes
 from pyc_mlir.artifact.test_vectors import Samples
@@ -37,23 +44,18 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import MAX_FOLDED_WORK
 from pyc_mlir.frontends.signatures import predicted_sizes
 from pyc_mlir.iree.barriers import unfuse
-from pyc_mlir.iree.compiler import opened, run
-from pyc_mlir.iree.memory.arena_choice import (
-    MADE,
-    NONE,
+from pyc_mlir.iree.compiler import IreeSession, opened, run
+from pyc_mlir.iree.memory.arena_entry import MADE, NONE, assert_ranges, make_entry
+from pyc_mlir.iree.memory.arena_entry import SITE as ARENA_SITE
+from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
+from pyc_mlir.iree.memory.calls import (
+    Accounts,
     ArenaEntry,
     EntryRequest,
-    account_of,
-    formulas_of,
-    make_entry,
-    reference_of,
+    accounts_of,
     require_kept,
 )
-from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
-from pyc_mlir.iree.memory.arena_entry import assert_ranges
-from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
 from pyc_mlir.iree.memory.versions import iree_alone, to_async
-from pyc_mlir.iree.session import IreeSession
 from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import Contract
@@ -132,13 +134,14 @@ def plan_for(lowered: Lowered, options: Options, before: Sequence[Decision] = ()
     choices = Choices(lowered.policy, options.recipe)
     choices.record(*before, *lowered.decisions)
 
-    def chosen(site: Site, offered: Mapping[str, str]) -> str:
+    def chosen(pass_name: str, offered: Mapping[str, str], work: str = "") -> str:
+        site = Site(pass_name, lowered.name, work=work)
         return choices.choose(site, [Alternative(n, reason=r) for n, r in offered.items()]).name
 
     entries = {MADE: "the caller can own scratch and outputs", NONE: "only the plain ABI"}
     entry = EntryRequest(
         lowered.entry,
-        chosen(lowered.site(ARENA_SITE), entries) == MADE,
+        chosen(ARENA_SITE, entries, lowered.structure_id) == MADE,
         options.also_modes,
         tuple(lowered.shape_plans),
         lowered.signature.ranges_of_inputs,
@@ -146,7 +149,7 @@ def plan_for(lowered: Lowered, options: Options, before: Sequence[Decision] = ()
     flags: tuple[str, ...] = ()
     if lowered.facts.constant_work > MAX_FOLDED_WORK:
         places = {name: why for name, (_, why) in _CONSTANTS.items()}
-        flags = _CONSTANTS[chosen(Site(CONSTANTS_SITE, lowered.name), places)][0]
+        flags = _CONSTANTS[chosen(CONSTANTS_SITE, places)][0]
     first = "plain" if lowered.facts.mixes_rows else "aggressive"
     settings = {name: why for name, (_, why) in _SETTINGS.items()}
     settings = {first: settings[first], **settings}
@@ -154,7 +157,7 @@ def plan_for(lowered: Lowered, options: Options, before: Sequence[Decision] = ()
         lowered=lowered,
         options=options,
         choices=choices,
-        setting=chosen(lowered.site(FUSION_SITE), settings),
+        setting=chosen(FUSION_SITE, settings, lowered.structure_id),
         flags=(*flags, *options.iree_flags),
         entry=entry,
         memory=_memory_request(lowered, options, entry.modes),
@@ -166,7 +169,6 @@ def plan_for(lowered: Lowered, options: Options, before: Sequence[Decision] = ()
 def _memory_request(
     lowered: Lowered, options: Options, only: Mapping[str, str]
 ) -> MemoryRequest | None:
-    """Return the request for memory plans of PyC's, where they are asked for."""
     if not options.planner_modes:
         return None
     return MemoryRequest(
@@ -187,7 +189,7 @@ def build(plan: Plan, setting: str = "", code: bool = True) -> Built:
     (BUDGET_IMPOSSIBLE, BUDGET_NOT_FOUND).
     """
     lowered, options, setting = plan.lowered, plan.options, setting or plan.setting
-    target, ranges = options.target, lowered.signature.ranges_of_inputs
+    target, ranges = options.target, {} if plan.entry is None else plan.entry.ranges
 
     def to_stream(session: IreeSession) -> AssignedMemory:
         if plan.memory is not None:
@@ -202,7 +204,8 @@ def build(plan: Plan, setting: str = "", code: bool = True) -> Built:
         if setting == UNFUSED:
             unfuse(session.module)
         run(session, target, to="flow")
-        assert_ranges(session, lowered.entry, ranges)
+        if ranges:
+            assert_ranges(session, lowered.entry, ranges)
         for function, shapes in lowered.shape_plans.items():
             assert_ranges(session, function, lowered.signature.places_of(shapes.open))
         if plan.entry is None:
@@ -225,11 +228,11 @@ def complete(built: Built, why: Sequence[Reason] = ()) -> Artifact:
     choices, lowered, options = plan.choices, plan.lowered, plan.options
     entry = _recorded(built, why)
     choices.require_recipe_used(lowered.graph_id)
-    account = account_of(lowered.signature, entry, options.contract, options.target.device)
-    require_kept(account, options.contract, entry)
+    accounts = _accounts(built, entry)
+    require_kept(accounts.account, options.contract, entry)
     return Artifact(
         built.vmfb,
-        _manifest(built, entry, account),
+        _manifest(built, entry, accounts),
         choices.log,
         lowered.facts.text.encode(),
         _report(built),
@@ -246,10 +249,11 @@ def _report(built: Built) -> bytes:
 def _recorded(built: Built, why: Sequence[Reason] = ()) -> ArenaEntry:
     """Record the decisions of what a setting gave; return what came of the second entry."""
     plan, entry = built.plan, built.entry
-    choices, site = plan.choices, plan.lowered.site(ARENA_SITE)
+    choices, lowered = plan.choices, plan.lowered
+    site = Site(ARENA_SITE, lowered.name, work=lowered.structure_id)
     assert entry is not None, "a compile always reads the account"
     if built.setting != plan.setting:
-        choices.record_fallback(plan.lowered.site(FUSION_SITE), built.setting, why)
+        choices.record_fallback(replace(site, pass_name=FUSION_SITE), built.setting, why)
     choices.record(*built.memory.decisions)
     if entry.request.wanted and entry.missing:
         reason = Reason.of(ReasonCode.NO_ARENA_ENTRY, entry.missing)
@@ -277,7 +281,7 @@ def plan_only(lowered: Lowered, options: Options) -> PlannedProgram:
     """Plan the memory of a lowered program and generate no code. Raises as `compile`."""
     built = build(plan_for(lowered, options), code=False)
     entry, log = _recorded(built), built.plan.choices.log
-    account = account_of(lowered.signature, entry, options.contract, options.target.device)
+    account = _accounts(built, entry).account
     return PlannedProgram(log, account, _report(built), built.memory.added_seconds)
 
 
@@ -357,25 +361,37 @@ class _Rival:
         return self.program.planned(self.program.job.under(self.options)).fits
 
 
-def _manifest(built: Built, entry: ArenaEntry, account: Account) -> Manifest:
-    plan, vmfb, request = built.plan, built.vmfb, entry.request
-    lowered, options = plan.lowered, plan.options
-    by_iree = built.memory.reference.get(lowered.entry) or entry.main
-    report = compile_report(options.contract, _facts(built, account))
-    formulas = formulas_of(entry, by_iree, options.contract, options.target.device)
+def _accounts(built: Built, entry: ArenaEntry) -> Accounts:
+    lowered, options = built.plan.lowered, built.plan.options
+    return accounts_of(
+        lowered.signature,
+        entry,
+        options.contract,
+        options.target.device,
+        lowered.facts.larger_bytes,
+        built.memory.reference.get(lowered.entry) or entry.main,
+    )
+
+
+def _manifest(built: Built, entry: ArenaEntry, accounts: Accounts) -> Manifest:
+    plan, account = built.plan, accounts.account
+    lowered, options, made = plan.lowered, plan.options, plan.options.calibration
+    prediction = _prediction(built)
+    report = compile_report(options.contract, _facts(built, account, prediction))
+    arenas, shape_plans = _entries(built, entry.request)
     return make_manifest(
         options.target,
         lowered.signature,
         lowered.graph_id,
         account,
         contract=options.contract,
-        entries={MAIN: EntryPoint(lowered.entry), **_arenas(built, request)},
-        memory_by_iree=reference_of(account, lowered.facts.larger_bytes, by_iree),
-        formulas=formulas,
-        shape_plans=tuple(_shape_entries(vmfb, lowered, request)),
+        entries={MAIN: EntryPoint(lowered.entry), **arenas},
+        memory_by_iree=accounts.by_iree,
+        formulas=accounts.formulas,
+        shape_plans=shape_plans,
         counts=lowered.counts,
-        prediction=_prediction(built),
-        calibration=calibration_name(options.calibration),
+        prediction=prediction,
+        calibration=None if made is None else CalibrationName(made.name, made.hash),
         contract_report=report.unmeasured(),
         imported=lowered.facts.imported,
     )
@@ -406,7 +422,7 @@ def _prediction(built: Built) -> Prediction | None:
     return replace(found, seconds=found.seconds * (1 + added / own))
 
 
-def _facts(built: Built, account: Account) -> Facts:
+def _facts(built: Built, account: Account, prediction: Prediction | None) -> Facts:
     plan, log = built.plan, built.plan.choices.log
     lowered, calibration = plan.lowered, plan.options.calibration
     used = [d.chosen for d in log if d.site == WISDOM_SITE]
@@ -423,7 +439,7 @@ def _facts(built: Built, account: Account) -> Facts:
         tuple(used),
         _of_kernels(lowered.facts.faults, "products carry checksums"),
         _of_kernels(lowered.facts.approximate, "products are approximate"),
-        _prediction(built),
+        prediction,
         next(budget, None if own is None else own.seconds),
     )
 
@@ -432,31 +448,29 @@ def _of_kernels(found: KernelCoverage, what: str) -> str:
     return f"{found.kernels} {what}, {found}" if found.kernels else ""
 
 
-def _arenas(built: Built, entry: EntryRequest) -> dict[str, EntryPoint]:
-    """Return the functions with an arena of their own: their plan's mode and arena's bytes."""
-    found = {}
-    first = "+".join(built.plan.options.planner_modes) or UNPLANNED
-    if read_facts(built.vmfb, entry.name) is None:
-        return found
+def _entries(
+    built: Built, entry: EntryRequest
+) -> tuple[dict[str, EntryPoint], tuple[ShapeEntry, ...]]:
+    """Return the functions with an arena of their own: their plan's mode and arena's bytes.
+
+    And the plans for shapes, in the order in which guards ask.
+    """
+    lowered = built.plan.lowered
+    seconds = entry.second_entries
+    facts = read_facts(built.vmfb, (*entry.modes, *seconds.values()))
+    found, first = {}, "+".join(built.plan.options.planner_modes) or UNPLANNED
     for function, mode in {entry.name: first, **entry.modes}.items():
-        facts = read_facts(built.vmfb, function)
-        if facts is not None:
+        if entry.name in facts and function in facts:
             name = ARENA if function == entry.name else f"{ARENA}.{mode}"
-            found[name] = EntryPoint(function, mode, facts.arena_bytes)
-    return found
-
-
-def _shape_entries(vmfb: bytes, lowered: Lowered, entry: EntryRequest) -> Iterator[ShapeEntry]:
-    """Yield the manifest's entries of plans for shapes, in the order in which guards ask."""
-    for function, shapes in lowered.shape_plans.items():
-        facts, arena = (
-            read_facts(vmfb, entry.second_entries[function]),
-            entry.second_entries[function],
-        )
-        if facts is None:
-            yield ShapeEntry(function, dict(shapes.ranges))
-        else:
-            yield ShapeEntry(function, dict(shapes.ranges), arena, facts.arena_bytes)
+            found[name] = EntryPoint(function, mode, facts[function].arena_bytes)
+    shapes = []
+    for function, plan in lowered.shape_plans.items():
+        arena = seconds[function]
+        made = ShapeEntry(function, dict(plan.ranges))
+        if arena in facts:
+            made = replace(made, arena=arena, arena_bytes=facts[arena].arena_bytes)
+        shapes.append(made)
+    return found, tuple(shapes)
 
 
 def _budget(lowered: Lowered, contract: Contract) -> ByteBudget | None:

@@ -40,6 +40,7 @@ from pyc_mlir.pipelines.choices.evidence import Evidence, Note, Reason
 from pyc_mlir.pipelines.choices.wisdom import CALIBRATION_SITE
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.executable import require_fit
 from pyc_mlir.runtime.program import Program, serving
 
 # Find the decisions that make a program wrong: its choices against the plainest ones.
@@ -168,54 +169,47 @@ class NothingToFind(ValueError):
 
 def find_culprits(changes: Sequence[Change], is_bad: Test[Change]) -> Culprits[Change]:
     """Return the changes that make it bad. Raises NothingToFind unless none is good, all bad."""
-    search = _Search(tuple(changes), is_bad)
-    for applied, wanted in (("none", False), ("all", True)):
-        answer = search.ask(search.changes if wanted else ())
-        if answer is not wanted:
-            raise NothingToFind(applied, answer)
+    every = tuple(changes)
+    answers: dict[tuple[Change, ...], bool | None] = {}
+
+    def ask(*applied: Change) -> bool | None:
+        if applied not in answers:
+            answers[applied] = is_bad(applied)
+        return answers[applied]
+
+    for name, applied, wanted in (("none", (), False), ("all", every, True)):
+        if (answer := ask(*applied)) is not wanted:
+            raise NothingToFind(name, answer)
     found: tuple[Change, ...] = ()
-    rest = search.changes
+    rest = every
     while rest:
-        low, high = search.step(rest, found)
+        low, high = _turn(rest, found, ask)
         found, rest = (*rest[low:high], *found), rest[:low]
-        if search.ask(found):
+        if ask(*found):
             break
-    return Culprits(found, len(search.answers), sum(a is None for a in search.answers.values()))
+    return Culprits(found, len(answers), sum(a is None for a in answers.values()))
 
 
-class _Search(Generic[Change]):
-    """Asks each question once; changes are applied in their own order."""
+def _turn(
+    rest: Sequence[Change], found: Sequence[Change], ask: Callable[..., bool | None]
+) -> tuple[int, int]:
+    """Find the prefixes of `rest` between which, beside the culprits found, good turns bad.
 
-    def __init__(self, changes: tuple[Change, ...], is_bad: Test[Change]) -> None:
-        self.changes = changes
-        self.answers: dict[tuple[Change, ...], bool | None] = {}
-        self._is_bad = is_bad
-
-    def ask(self, applied: Sequence[Change]) -> bool | None:
-        """Return whether it is bad with these."""
-        key = tuple(applied)
-        if key not in self.answers:
-            self.answers[key] = self._is_bad(key)
-        return self.answers[key]
-
-    def step(self, rest: Sequence[Change], found: Sequence[Change]) -> tuple[int, int]:
-        """Find the prefixes of `rest` between which, beside the culprits found, good turns bad.
-
-        All of `rest` is bad and none of it is not; they are next to each other, but for prefixes
-        that cannot be told.
-        """
-        low, high = 0, len(rest)
-        untold: set[int] = set()
-        while open_ := [k for k in range(low + 1, high) if k not in untold]:
-            middle = min(open_, key=lambda k: (abs(2 * k - low - high), k))
-            answer = self.ask((*rest[:middle], *found))
-            if answer is None:
-                untold.add(middle)
-            elif answer:
-                high = middle
-            else:
-                low = middle
-        return low, high
+    All of `rest` is bad and none of it is not; they are next to each other, but for prefixes
+    that cannot be told.
+    """
+    low, high = 0, len(rest)
+    untold: set[int] = set()
+    while open_ := [k for k in range(low + 1, high) if k not in untold]:
+        middle = min(open_, key=lambda k: (abs(2 * k - low - high), k))
+        answer = ask(*rest[:middle], *found)
+        if answer is None:
+            untold.add(middle)
+        elif answer:
+            high = middle
+        else:
+            low = middle
+    return low, high
 
 
 _LONGEST_REASON = 300
@@ -287,7 +281,6 @@ def checked(
 
 
 def _with_plans_checked(artifact: Artifact, device: Device) -> Artifact:
-    """Return the artifact with its plans compared. Raises PycError (WRONG_RESULT)."""
     checks = artifact.checks
     assert checks is not None, "its plans are in there"
     limit = artifact.manifest.contract.max_error
@@ -335,14 +328,15 @@ def _self_checked(
     )
 
 
-def without_stand_in(options: Options) -> tuple[Options, tuple[str, Sequence[Evidence]] | None]:
+def without_stand_in(
+    options: Options, recipe: Recipe
+) -> tuple[Options, tuple[str, Sequence[Evidence]] | None]:
     """Return the options of the stand-in that a recipe names, and who chose it, and why.
 
     The program that it replaces is not made; None where the recipe names none.
     """
-    recipe = options.recipe
-    sites = [] if recipe is None else [s for s in recipe.choices if s.startswith(f"{ORACLE}:")]
-    if recipe is None or not sites:
+    sites = [s for s in recipe.choices if s.startswith(f"{ORACLE}:")]
+    if not sites:
         return options, None
     (site,) = sites
     others = {name: choice for name, choice in recipe.choices.items() if name != site}
@@ -383,7 +377,6 @@ def _refuse_fallbacks(contract: Contract, decisions: Sequence[Decision]) -> None
 def _stand_ins(
     options: Options, build: Callable[[Options], Artifact]
 ) -> Mapping[str, Callable[[], Artifact]]:
-    """Return ways to make the artifacts of fallbacks, when they are needed."""
     if IREE_CODE not in options.contract.fallbacks:
         return {}
     return {IREE_CODE: lambda: build(replace(options, kernels=NO_KERNELS, recipe=None))}
@@ -394,7 +387,7 @@ def _device_for(artifact: Artifact) -> Device | None:
     kind = artifact.manifest.device
     try:
         device = Device("local-sync") if kind == "local" else Device.default_for(kind)
-        Program(artifact.unbound, device)
+        require_fit(artifact.manifest, device)
     except PycError as error:
         if error.code is ReasonCode.DEVICE_UNAVAILABLE:
             return None
@@ -446,7 +439,6 @@ def some_inputs(
 
 
 def _check_same_bits(artifact: Artifact) -> ClauseReport:
-    """Compare runs with one thread and with two. Raises PycError (NOT_DETERMINISTIC)."""
     clause = artifact.contract_report["determinism"]
     bare = artifact.unbound
     results: list[list[bytes]] = []

@@ -35,7 +35,7 @@ from pyc_mlir.frontends.signatures import (
     signature_of,
 )
 from pyc_mlir.frontends.sources import Loaded, Source, copied
-from pyc_mlir.iree.entry import read_entry
+from pyc_mlir.iree.foreign import read_entry
 from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import (
     Alternative,
@@ -121,9 +121,10 @@ class Lowered:
 
     counts: what its functions return the counts of. constants_bytes: of its constants before
     kernels lay them out; None where IREE reads the program as it came. graph_id, structure_id: its
-    ids, exact and blind to the contents of constants. policy: answers its choices. locations: in
-    the source, by op id. prediction: of a call; None where nothing is known. shape_plans: functions
-    beside the entry that are compiled for certain sizes, and the sizes.
+    ids, exact and blind to the contents of constants. name: in sites of decisions. policy: answers
+    its choices. locations: in the source, by op id. prediction: of a call; None where nothing is
+    known. shape_plans: functions beside the entry that are compiled for certain sizes, and the
+    sizes.
     """
 
     code: bytes
@@ -133,6 +134,7 @@ class Lowered:
     constants_bytes: int | None = None
     graph_id: str = ""
     structure_id: str = ""
+    name: str = field(init=False)
     policy: Policy = field(default_factory=FirstIsBest)
     decisions: tuple[Decision, ...] = ()
     locations: Mapping[str, str] = field(default_factory=dict)
@@ -141,14 +143,8 @@ class Lowered:
     answers: Answers = field(default_factory=Answers)
     shape_plans: Mapping[str, ShapePlan] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        """The name of the module in sites of decisions."""
-        return self.graph_id or "module"
-
-    def site(self, pass_name: str) -> Site:
-        """Return where a decision about the whole module is made."""
-        return Site(pass_name, self.name, work=self.structure_id)
+    def __post_init__(self) -> None:
+        vars(self)["name"] = self.graph_id or "module"
 
     def with_facts(self, **facts: Any) -> "Lowered":
         """Return the program with other facts."""
@@ -183,7 +179,7 @@ def context_of(options: Options, choices: Choices | None = None) -> PassContext:
             families=None if options.kernels == ALL_KERNELS else families_of(options.kernels),
             # A number is the user's own bound; `rounding` is derived from the plain forms'
             # rounding, and the compile compares with it.
-            bounds_error=isinstance(contract.max_error, int | float),
+            bounds_error=contract.bounds_error,
             own_constants=options.own_constants,
             co_selected=options.co_selected,
             detect_faults=contract.detect_faults,
@@ -199,8 +195,8 @@ def counts_of(options: Options) -> tuple[str, ...]:
     """
     if options.contract.detect_faults:
         return ("faults",)
-    approximates = isinstance(options.contract.max_error, int | float)
-    return ("approximations",) if approximates and options.kernels != "iree" else ()
+    counted = options.contract.bounds_error and options.kernels != NO_KERNELS
+    return ("approximations",) if counted else ()
 
 
 def lower(job: Job, expect: bool = False) -> Lowered:
@@ -212,7 +208,14 @@ def lower(job: Job, expect: bool = False) -> Lowered:
     with new_context() as context, ir.Location.unknown():
         loaded = job.load(context)
         choices = _opened(options)
-        if loaded.foreign and _enters(choices, loaded) == _AS_IT_IS:
+        enters = _RAISED
+        if loaded.foreign:
+            # Raised comes first: fusion, kernels and plans need it.
+            raised = () if loaded.module is None else (Alternative(_RAISED),)
+            left = loaded.unraised[:_LISTED]
+            why = [Reason.of(u.code, f"{u.node} ({u.op}): {u.why}") for u in left]
+            enters = choices.choose(_RAISE, (*raised, Alternative(_AS_IT_IS)), why).name
+        if enters == _AS_IT_IS:
             _covered(KernelCoverage(), options)
             made = _foreign(loaded, options, choices)
             answers = replace(made.answers, expected=_NO_REFERENCE if expect else None)
@@ -220,13 +223,6 @@ def lower(job: Job, expect: bool = False) -> Lowered:
         assert loaded.module is not None, "only foreign programs have none"
         with loaded.module.context, ir.Location.unknown():
             return _lower_pyc(loaded.module, job, choices, expect)
-
-
-def _enters(choices: Choices, loaded: Loaded) -> str:
-    """Choose where a foreign program enters; raised comes first: fusion, kernels, plan need it."""
-    raised = () if loaded.module is None else (Alternative(_RAISED),)
-    why = [Reason.of(u.code, f"{u.node} ({u.op}): {u.why}") for u in loaded.unraised[:_LISTED]]
-    return choices.choose(_RAISE, (*raised, Alternative(_AS_IT_IS)), why).name
 
 
 def _foreign(source: Loaded, options: Options, choices: Choices) -> Lowered:
@@ -261,7 +257,8 @@ def _lower_pyc(module: ir.Module, job: Job, choices: Choices, expect: bool) -> L
         declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
     graph_id, structure_id, context = _identified(function, options, context)
-    approximate(module, function, options.contract, context)
+    if options.contract.approximates:
+        approximate(module, function, options.contract, context)
     reference = bytecode_of(module) if options.contract.compares else b""
     imported = graph_report(function)
     before = copied(module) if expect else None
@@ -272,7 +269,12 @@ def _lower_pyc(module: ir.Module, job: Job, choices: Choices, expect: bool) -> L
         constant_work=constant_work(module),
         faults=_covered(coverage(module, CHECKED.values()), options),
         approximate=coverage(module, APPROXIMATED.values()),
-        text=_readable(module),
+        # In search of aliases, MLIR would print all constants once before the text.
+        text=module.operation.get_asm(
+            large_elements_limit=_READABLE_ELEMENTS,
+            large_resource_limit=_READABLE_ELEMENTS,
+            use_local_scope=True,
+        ),
         imported=imported,
     )
     signature = given.refined(signature_of(function))
@@ -299,18 +301,7 @@ def _lower_pyc(module: ir.Module, job: Job, choices: Choices, expect: bool) -> L
     return made.with_facts(larger_bytes=converted[LARGER])
 
 
-def _readable(module: ir.Module) -> str:
-    """Return the module's text without large constants."""
-    # In search of aliases, MLIR would print all constants once before the text.
-    return module.operation.get_asm(
-        large_elements_limit=_READABLE_ELEMENTS,
-        large_resource_limit=_READABLE_ELEMENTS,
-        use_local_scope=True,
-    )
-
-
 def _locations(function: ir.Operation) -> dict[str, str]:
-    """Return the source locations of a function's ops, by op id."""
     places = {name: str(op.location) for op, name in OpIds(function).by_op.items()}
     return {name: at.removeprefix("loc(").removesuffix(")") for name, at in places.items()}
 
@@ -367,7 +358,6 @@ def _identified(
 
 
 def _optimize(module: ir.Module, options: Options, context: PassContext) -> None:
-    """Run the pyc passes, then choose kernels by the target's own figures."""
     run_pipeline(module, options.passes, context)
     if options.kernels == NO_KERNELS:
         for op in [o for f in functions_of(module) for o in f.regions[0].blocks[0].operations]:
@@ -412,7 +402,8 @@ def optimized(job: Job) -> Iterator[tuple[Loaded, PassContext]]:
         if made.module is not None:
             function = entry_function(made.module)
             passes = _identified(function, job.options, passes)[2]
-            approximate(made.module, function, job.options.contract, passes)
+            if job.options.contract.approximates:
+                approximate(made.module, function, job.options.contract, passes)
             _optimize(made.module, job.options, passes)
         yield made, passes
 

@@ -1,24 +1,43 @@
-"""`Options`, the options of a compile: resolved and checked from `CompileOptions`."""
+"""The options of a compile: `CompileOptions`, as users say them, and `Options`, as it takes them.
+
+`CompileOptions` is the only place that spells an option: each field has its type, its default, its
+documentation and its flag of `pyc-compile`. `compile`, `jit` and the command line derive from them.
+`make_options` turns them into `Options`: names and files become targets, policies and figures.
+"""
 
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ParamSpec
+from textwrap import fill
+from typing import Any, ParamSpec, TypedDict, Unpack
 
 from pyc_mlir.artifact.compile_log import recipe_at
 from pyc_mlir.artifact.manifest import ReplayOptions
 from pyc_mlir.artifact.memory import UNPLANNED
-from pyc_mlir.artifact.signature import checked_range
-from pyc_mlir.compilation.compile_options import ALL_KERNELS, NO_KERNELS, CompileOptions
+from pyc_mlir.artifact.signature import Ranges, checked_range
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.codec import Forms, to_data
+from pyc_mlir.dialects.util.codec import (
+    Form,
+    Forms,
+    field_types,
+    fits,
+    from_data,
+    to_data,
+    type_name,
+)
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.iree.flags import names_file
 from pyc_mlir.measure.environment import current_hashes
-from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy, Recipe, as_policy
+from pyc_mlir.pipelines.choices.choices import (
+    FirstIsBest,
+    Policy,
+    Prefers,
+    Recipe,
+    as_policy,
+)
 from pyc_mlir.pipelines.choices.contract import (
     IREE_CODE,
     OTHER_PLANS,
@@ -39,6 +58,279 @@ from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.util.env_overrides import env_overrides
 from pyc_mlir.util.logs import COMPILE, warn
 
+# For `kernels`: every family that is there, or IREE's own code for everything.
+ALL_KERNELS, NO_KERNELS = "all", "iree"
+
+
+@dataclass(frozen=True)
+class OptionText:
+    """The texts of one option in documentation and command line; without `flag` it has no flag.
+
+    `group` is the headline of `--help` that the flag stands under; `once_each` flags may be given
+    several times, one value each.
+    """
+
+    text: str
+    flag: str = ""
+    metavar: str = ""
+    group: str = ""
+    once_each: bool = False
+
+
+_TEXT = "option"
+
+
+def _option(default: Any, text: str, flag: str = "", group: str = "", **more: bool) -> Any:
+    name, _, value = flag.partition(" ")
+    return field(default=default, metadata={_TEXT: OptionText(text, name, value, group, **more)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileOptions:
+    """The options of a compile; sequences are kept as tuples, one text stands for itself.
+
+    Raises PycError (BAD_ARGUMENT) for a value of another type than its option takes.
+    """
+
+    target: str | Target = _option(
+        "cpu", "the target: its name (`pyc-compile --list-targets`), or a Target", "--target NAME"
+    )
+    contract: Contract | None = _option(
+        None, "clauses that must be kept; a clause that cannot be kept is refused"
+    )
+    policy: str | Prefers | None = _option(
+        None,
+        "the policy that chooses among legal alternatives, or its name; default: heuristic",
+        "--policy NAME",
+        "decisions",
+    )
+    planner_mode: str = _option(
+        "",
+        "how memory is planned: latency_first, balanced or memory_first (used wherever the "
+        "plan is smaller than IREE's), or iree for IREE's plan; empty: the policy's "
+        "`planner_modes`, else balanced",
+        "--planner-mode MODE",
+        "decisions",
+    )
+    also_modes: Sequence[str] = _option(
+        (),
+        "additional modes whose plans the artifact contains; `Program.use_mode` switches to "
+        "them at run time",
+        "--also-mode MODE",
+        "decisions",
+        once_each=True,
+    )
+    kernels: str = _option(
+        ALL_KERNELS,
+        "the families of PyC's kernels that may be chosen, joined by +; all; or iree for code "
+        "by IREE alone",
+        "--kernels FAMILIES",
+        "decisions",
+    )
+    calibration: str | Path | Calibration | None = _option(
+        None,
+        "measured figures of the target's CPU from `pyc-doctor --calibrate FILE`, which "
+        "replace the published ones; log and manifest name them",
+        "--calibration FILE",
+        "decisions",
+    )
+    wisdom: str | Path | Wisdom | None = _option(
+        None,
+        "measurements from `pyc-tune export FILE`, for the policy `fastest`; measurements of "
+        "this hardware and toolchain take precedence over predictions; log and cache key "
+        "contain the file's hash",
+        "--wisdom FILE",
+        "decisions",
+    )
+    require_evidence: bool = _option(
+        False,
+        "refuse a kernel without a measurement on this hardware by this toolchain",
+        "--require-evidence",
+        "decisions",
+    )
+    recipe: str | Path | Recipe | None = _option(
+        None,
+        "a log or a program whose choices take precedence over the policy's",
+        "--recipe LOG",
+        "decisions",
+    )
+    check: bool | None = _option(
+        None,
+        "compare the program with the numpy references on small samples before it is returned, "
+        "within a budget of work counted in operations; default: unless the "
+        "variable PYC_CHECK is 0",
+        "--check",
+    )
+    dims: Ranges | None = _option(
+        None,
+        "the smallest and the largest size of a dynamic dimension; a dimension without a name "
+        "is named by its position, x[0]; calls outside of the range are refused, and a memory "
+        "budget holds up to the largest sizes",
+        "--dim NAME=LOW:HIGH",
+        once_each=True,
+    )
+    plans: str | int = _option(
+        "",
+        "plans for certain shapes in the same artifact, with the same weights, beside the one "
+        "for all shapes: auto for as many as are predicted to pay, a number, or the sizes of "
+        "each, such as batch=1;batch=2:8; a call takes the first that covers its shapes",
+        "--plans auto|K|SIZES",
+    )
+    shapes: str | Path | None = _option(
+        None,
+        "the sizes that calls have, for the choice of plans: CSV with a column for each "
+        "dynamic dimension, and perhaps one of counts; default: geometric steps of the "
+        "declared ranges",
+        "--shapes TRACE.csv",
+    )
+    node_names: bool = _option(
+        False,
+        "keep the names of the model's nodes, and lines of Python and MLIR files (without "
+        "folders), in the program's decisions, for `pyc-explain`; such a program is not cached",
+        "--node-names",
+        "decisions",
+    )
+    islands: bool = _option(
+        False,
+        "ONNX nodes that PyC cannot import may be lowered by torch-mlir, those of a tested "
+        "list of operators; each is a break of the graph, which the import report counts",
+        "--islands",
+        "decisions",
+    )
+    function: str = _option(
+        "",
+        "the entry of an MLIR module; empty: `main`, or the only public function",
+        "--function NAME",
+    )
+    guard_indices: bool | None = _option(
+        None,
+        "calls compare indices in their arguments, such as token ids, with the axes that they "
+        "choose from, where the source calls others an error (ONNX, PyTorch); without, they "
+        "are clamped; default: yes",
+        "--guard-indices",
+    )
+    passes: str = _option(
+        "",
+        "the passes on the imported module, as `pyc-opt --pass-pipeline` takes them; `default` "
+        "stands for PyC's own, passes of plugins are named too: my-pass,default; such a "
+        "program is not cached",
+        "--passes PIPELINE",
+        "decisions",
+    )
+    dump_phases: str | Path | None = _option(
+        None, "write the IR of each of IREE's phases to this folder", "--dump-phases DIR", "IREE"
+    )
+    iree_flags: Sequence[str] = _option(
+        (),
+        "flags passed to IREE, such as --iree-opt-level=O2",
+        "--Xiree FLAG",
+        "IREE",
+        once_each=True,
+    )
+
+    def __post_init__(self) -> None:
+        for name, kind in field_types(CompileOptions).items():
+            value = getattr(self, name)
+            if kind == Sequence[str]:
+                value = (value,) if isinstance(value, str) else value
+                value = tuple(value) if isinstance(value, list | tuple) else value
+                object.__setattr__(self, name, value)
+            if not fits(kind, value):
+                raise PycError(
+                    ReasonCode.BAD_ARGUMENT,
+                    f"{name}: expected {type_name(kind)}, got {value!r} of type "
+                    f"{type(value).__name__}",
+                )
+
+    @staticmethod
+    def given(options: "CompileOptions | None", overrides: "CompileOverrides") -> "CompileOptions":
+        """Return what a function is given: options, and single ones that override them.
+
+        Raises PycError (BAD_ARGUMENT) for options of another type, and as `with_overrides`.
+        """
+        if not isinstance(options, CompileOptions | None):
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"options: expected CompileOptions or None, got {options!r} of type "
+                f"{type(options).__name__}; give single options by name",
+            )
+        return (options or CompileOptions()).with_overrides(**overrides)
+
+    def with_overrides(self, **overrides: Unpack["CompileOverrides"]) -> "CompileOptions":
+        """Return these options with some changed. Raises TypeError for an unknown option."""
+        known = texts()
+        for name in overrides:
+            if name not in known:
+                raise TypeError(
+                    f"compile options: expected some of {', '.join(known)}, got {name!r}"
+                    f"{did_you_mean(name, known)}"
+                )
+        return replace(self, **overrides)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the options that differ from their defaults, as plain JSON data.
+
+        Raises ValueError for a policy that is an object: only a name says which one it is.
+        """
+        given = ((f.name, f.default, getattr(self, f.name)) for f in fields(CompileOptions))
+        return {name: to_data(v, name, _FORMS) for name, default, v in given if v != default}
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> "CompileOptions":
+        """Read what `to_data` wrote. Raises ValueError or PycError, with the option first."""
+        return from_data(CompileOptions, data, "compile options", _FORMS)
+
+
+class CompileOverrides(TypedDict, total=False):
+    """The options by name, as functions take single ones; a test compares it with the fields."""
+
+    target: str | Target
+    contract: Contract | None
+    policy: str | Prefers | None
+    planner_mode: str
+    also_modes: Sequence[str]
+    kernels: str
+    calibration: str | Path | Calibration | None
+    wisdom: str | Path | Wisdom | None
+    require_evidence: bool
+    recipe: str | Path | Recipe | None
+    check: bool | None
+    dims: Ranges | None
+    plans: str | int
+    shapes: str | Path | None
+    node_names: bool
+    islands: bool
+    function: str
+    guard_indices: bool | None
+    passes: str
+    dump_phases: str | Path | None
+    iree_flags: Sequence[str]
+
+
+def _no_policy(policy: Any) -> Any:
+    raise ValueError(f"policy: expected the name of one as plain data, got {policy!r:.80}")
+
+
+_FORMS = {Prefers: Form(_no_policy, _no_policy)}
+
+
+def texts() -> dict[str, OptionText]:
+    """Return the texts of each option, by name."""
+    return {f.name: f.metadata[_TEXT] for f in fields(CompileOptions)}
+
+
+def documentation(indent: str = "    ") -> str:
+    """Return a paragraph for each option, as docstrings have them."""
+    rows = ((name, option.text) for name, option in texts().items())
+    return "\n".join(
+        fill(f"{n}: {text}.", 96, initial_indent=indent, subsequent_indent=indent * 2)
+        for n, text in rows
+    )
+
+
+CompileOptions.__doc__ = f"{CompileOptions.__doc__}\n{documentation()}\n"
+
+
 HIGH_LEVEL = (
     "pyc-canonicalize{keep-bytes=true},pyc-infer-shapes,pyc-recognize,"
     "pyc-decompose{only=batchnorm},"
@@ -52,10 +344,6 @@ _OWN_PASSES = "default"
 # The pass at whose sites memory plans are chosen.
 PLANS = "plan-memory"
 _PATH = re.compile(r"[/\\]")
-
-
-def _without_path(flag: str) -> str:
-    return flag.partition("=")[0] if _PATH.search(flag) else flag
 
 
 @dataclass(frozen=True)
@@ -102,7 +390,9 @@ class Options(ReplayOptions):
         return replace(
             recorded,
             passes="" if self.passes == HIGH_LEVEL else self.passes,
-            iree_flags=tuple(map(_without_path, self.iree_flags)),
+            iree_flags=tuple(
+                flag.partition("=")[0] if _PATH.search(flag) else flag for flag in self.iree_flags
+            ),
             ranges=dict(sorted(self.ranges.items())),
         )
 
@@ -115,7 +405,13 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
     determinism beside a policy that prepares compiles, an IREE flag that names a file, or a
     variable that has other code take part; UNSUPPORTED_CLAUSE for strict determinism off CPUs.
     """
-    _check_flags(options.iree_flags)
+    for flag in options.iree_flags:
+        if str(flag).lstrip("-").startswith(_CPU_FLAGS):
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"iree_flags: expected none that names a CPU, got {flag!r}; a program is refused "
+                "where a feature of its target is lacking, so name the CPU by `target`",
+            )
     _check_modes(options)
     if options.kernels not in (ALL_KERNELS, NO_KERNELS):
         _require_families(families_of(options.kernels))
@@ -169,9 +465,6 @@ def passes_of(text: str) -> str:
     return ",".join(HIGH_LEVEL if node == _OWN_PASSES else node for node in nodes)
 
 
-_CHECK, _VERIFY_IR = "PYC_CHECK", "PYC_VERIFY_IR"
-
-
 def is_on(switch: str, default: str, environment: Mapping[str, str]) -> bool:
     """Return what a variable says. Raises PycError (BAD_ARGUMENT) for neither 0 nor 1."""
     value = environment.get(switch) or default
@@ -183,7 +476,6 @@ def is_on(switch: str, default: str, environment: Mapping[str, str]) -> bool:
 
 
 def _demand(trace: str | Path | None) -> Demand:
-    """Read a trace of shapes. Raises PycError: FILE_ACCESS, BAD_ARGUMENT."""
     if trace is None:
         return Demand()
     text = read_file(trace, "a trace of shapes").decode(errors="replace")
@@ -233,13 +525,16 @@ def resolve(
         # A trace alone asks for those that pay.
         plans=checked_plans(given.plans) or (AUTO_PLANS if given.shapes is not None else ""),
         demand=_demand(given.shapes),
-        check=is_on(_CHECK, "1", environment) if given.check is None else given.check,
-        verify_ir=is_on(_VERIFY_IR, "0", environment),
+        check=is_on("PYC_CHECK", "1", environment) if given.check is None else given.check,
+        verify_ir=is_on("PYC_VERIFY_IR", "0", environment),
     )
     if recipe is not None:
         options = with_recipe(options, recipe)
     if recorded is not None:
-        options = _as_recorded(options, recorded)
+        known = {f.name: getattr(recorded, f.name) for f in fields(ReplayOptions)}
+        known["passes"] = recorded.passes or HIGH_LEVEL
+        known["iree_flags"] = options.iree_flags or recorded.iree_flags
+        options = replace(options, **known)
     return checked_options(options, environment)
 
 
@@ -287,19 +582,10 @@ def _resolved_target(given: CompileOptions) -> tuple[Target, Calibration | None]
     return (target if calibration is None else target.calibrated(calibration)), calibration
 
 
-def _as_recorded(options: Options, recorded: ReplayOptions) -> Options:
-    """Return the options with those of a manifest."""
-    known = {f.name: getattr(recorded, f.name) for f in fields(ReplayOptions)}
-    known["passes"] = recorded.passes or HIGH_LEVEL
-    known["iree_flags"] = options.iree_flags or recorded.iree_flags
-    return replace(options, **known)
-
-
 P = ParamSpec("P")
 
 
 def _resolving(make: Callable[P, CompileOptions]) -> Callable[P, Options]:
-    """Return a function that resolves what `make` makes from the same arguments."""
 
     def make_options(*args: P.args, **kwargs: P.kwargs) -> Options:
         return resolve(make(*args, **kwargs))
@@ -312,7 +598,6 @@ make_options = _resolving(CompileOptions)
 
 
 def _check_modes(options: Options) -> None:
-    """Raise PycError (BAD_ARGUMENT) for modes that are none, or that leave out what is asked."""
     promised = options.contract
     if options.planner_modes:
         for mode in (*options.planner_modes, *options.also_modes):
@@ -329,17 +614,6 @@ def _check_modes(options: Options) -> None:
             f"contract clause `memory_budget_bytes`: expected a planner mode of {sorted(MODES)}, "
             f"got {UNPLANNED!r}, which plans nothing",
         )
-
-
-def _check_flags(iree_flags: Sequence[str]) -> None:
-    """Raise PycError (BAD_ARGUMENT) for a flag that names a CPU."""
-    for flag in iree_flags:
-        if str(flag).lstrip("-").startswith(_CPU_FLAGS):
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                f"iree_flags: expected none that names a CPU, got {flag!r}; a program is refused "
-                "where a feature of its target is lacking, so name the CPU by `target`",
-            )
 
 
 def families_of(kernels: str) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ from pyc_mlir.dialects.types import DTYPES, accumulator, is_float
 from pyc_mlir.frontends.python.recording import Effects
 from pyc_mlir.frontends.python.trace import NumpyCall, bind, by_numpy
 from pyc_mlir.frontends.sources import Function, Inputs, Loaded, Source, Trace
-from pyc_mlir.iree.plain import interpreted, summed_terms
+from pyc_mlir.iree.foreign import interpreted, summed_terms
 from pyc_mlir.pipelines.choices.contract import ROUNDING
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -307,7 +307,11 @@ def expectation(module: ir.Module, entry: str, signature: Signature) -> Expectat
     unchecked, why = Unchecked.OVER_BUDGET, ""
     try:
         _require_affordable(block, ReferenceBudget(work, MOST_BYTES))
-        for sample in samples_of(oracle, signature, _seeds(block)):
+        ops = (definition_of(op.operation) for op in block.operations)
+        finite = any(op.has(Trait.FINITE_OPERANDS) for op in ops if op is not None)
+        # The last one has edge values that stay the same when compiled.
+        seeds = (0, 1, FINITE_EDGES if finite else EDGES)
+        for sample in samples_of(oracle, signature, seeds):
             found.append(sample)
             if budget.spent + budget.spent // len(found) > comfortable:
                 break
@@ -323,13 +327,6 @@ def expectation(module: ir.Module, entry: str, signature: Signature) -> Expectat
     return Expectation(Samples(tuple(found)), oracle.name, budget.spent)
 
 
-def _seeds(block: ir.Block) -> tuple[int, ...]:
-    """Return the seeds of samples; the last has edge values that stay the same when compiled."""
-    found = (definition_of(op.operation) for op in block.operations)
-    finite = any(op.has(Trait.FINITE_OPERANDS) for op in found if op is not None)
-    return (0, 1, FINITE_EDGES if finite else EDGES)
-
-
 def _require_affordable(block: ir.Block, budget: ReferenceBudget) -> None:
     """Raise OverBudget for what is so by its static sizes, before anything is computed."""
     for op in block.operations:
@@ -340,7 +337,6 @@ def _require_affordable(block: ir.Block, budget: ReferenceBudget) -> None:
 
 
 def _compares(found: Sequence[Sample]) -> bool:
-    """Return whether some element of every result is compared."""
     results = zip(*(s.outputs for s in found), strict=True)
     return all(
         any(r.compared.any() for r in of) or not any(r.value.size for r in of) for of in results
@@ -438,7 +434,13 @@ def agreement(function: OwnFunction, signature: Signature, samples: Sequence[Sam
         inputs = make_inputs(signature, sample.seed, sample.sizes)
         found = _judged(function, inputs, sample.outputs)
         if found.wrong:
-            raise _mismatch(sample, found.wrong)
+            sizes = ", ".join(f"{name} = {size}" for name, size in sample.sizes.items())
+            raise PycError(
+                ReasonCode.TRACE_MISMATCH,
+                "the function itself, run by numpy: expected the answers of its trace, got for "
+                f"sample {sample.seed}{f' ({sizes})' if sizes else ''}: {found.wrong}; report it, "
+                "or compile what `trace` gives, which is compared from there on",
+            )
         agreed += found.agrees
         notes += [f"sample {sample.seed}: {found.reason}"] if found.reason else []
     agree = f"agrees with {agreed} of {len(samples)} samples"
@@ -476,7 +478,11 @@ def _judged(
     except Exception as error:  # noqa: BLE001  (the user's own code; the reason is reported)
         message = f"{type(error).__name__}: {error}"[:_MESSAGE_CHARACTERS]
         return _Found(reason=f"numpy does not run it ({' '.join(message.split())})")
-    if not _same(got, again):
+    same = len(got) == len(again) and all(
+        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        for a, b in zip(got, again, strict=True)
+    )
+    if not same:
         return _Found(reason="not compared, since it answers equal inputs differently")
     return _Found(wrong)
 
@@ -520,20 +526,3 @@ def _difference(
         with np.errstate(all="ignore"):
             fitted.append(array.astype(dtype) if widened else array)
     return compare(fitted, expected).wrong
-
-
-def _same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
-    pairs = zip(one, other, strict=False)
-    return len(one) == len(other) and all(
-        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs
-    )
-
-
-def _mismatch(sample: Sample, wrong: str) -> PycError:
-    sizes = ", ".join(f"{name} = {size}" for name, size in sample.sizes.items())
-    return PycError(
-        ReasonCode.TRACE_MISMATCH,
-        "the function itself, run by numpy: expected the answers of its trace, got for sample "
-        f"{sample.seed}{f' ({sizes})' if sizes else ''}: {wrong}; report it, or compile what "
-        "`trace` gives, which is compared from there on",
-    )

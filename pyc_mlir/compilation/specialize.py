@@ -22,7 +22,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.pipelines.choices.choices import RECIPE, Alternative, Decision
+from pyc_mlir.pipelines.choices.choices import RECIPE, Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.evidence import Evidence, Note, Reason
 from pyc_mlir.pipelines.pyc.constants import lowered_constants
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
@@ -45,14 +45,12 @@ _MOST_PREDICTED = 16
 
 
 def specialized(lowered: Lowered, job: Job, stage: Stage) -> Lowered:
-    """Return the program with plans for shapes, where they are asked for and pay.
+    """Return the program with the plans for shapes that are asked for, as far as they pay.
 
     Raises PycError: BAD_ARGUMENT for plans of dimensions that the program lacks, RECIPE_MISMATCH.
     """
-    if not job.options.plans:
-        return lowered
     expect = job.options.check or job.options.contract.compares
-    site = lowered.site(SITE)
+    site = Site(SITE, lowered.name, work=lowered.structure_id)
     recipe = job.options.recipe
     answer = None if recipe is None else recipe.choices.get(site.key)
     if recipe is not None and answer is not None:
@@ -89,20 +87,19 @@ def unspecialized(lowered: Lowered, general: Lowered, why: str) -> Lowered:
 def plan_job(job: Job, plan: ShapePlan) -> Job:
     """Return the job of one plan: its sizes settled, its ranges in place of the program's."""
     ranges = {n: e for n, e in job.options.ranges.items() if n not in plan.exact}
-    options = replace(job.options, ranges={**ranges, **plan.open}, plans="", demand=Demand())
-    return replace(_of_all(job.under(options)), settled=plan.exact)
-
-
-def _of_all(job: Job) -> Job:
-    """Return the job with its recipe for any graph: that of a plan is another one."""
     recipe = job.options.recipe
-    if recipe is None:
-        return job
-    return job.under(replace(job.options, recipe=replace(recipe, graph_id="")))
+    options = replace(
+        job.options,
+        ranges={**ranges, **plan.open},
+        plans="",
+        demand=Demand(),
+        # It is for any graph: that of a plan is another one.
+        recipe=None if recipe is None else replace(recipe, graph_id=""),
+    )
+    return replace(job, options=options, settled=plan.exact)
 
 
 def _require_within(plan: ShapePlan, lowered: Lowered) -> None:
-    """Raise PycError (BAD_ARGUMENT) for sizes that no call has."""
     signature = lowered.signature
     names = {n for a in signature.inputs for n in a.dynamic.values()}
     for name, (low, high) in plan.ranges.items():
@@ -179,14 +176,11 @@ class _Predicted:
 
     def __call__(self, plan: ShapePlan | None, sizes: Mapping[str, int]) -> float:
         """Return the seconds of a call; `plan` None is the general one."""
-        is_open = self.demand.dims if plan is None else plan.open
-        return self._of_sizes(sizes) * self._factor(frozenset(is_open))
-
-    def _of_sizes(self, sizes: Mapping[str, int]) -> float:
         key = tuple(sizes[name] for name in self.demand.dims)
         if key not in self._static:
             self._static[key] = self._between(math.log(max(math.prod(key), 1)))
-        return self._static[key]
+        is_open = self.demand.dims if plan is None else plan.open
+        return self._static[key] * self._factor(frozenset(is_open))
 
     def _between(self, at: float) -> float:
         """Return seconds between those of two sizes, in proportion to the product of the sizes."""
@@ -206,7 +200,6 @@ class _Predicted:
         return self._factors[dims]
 
     def _at(self, sizes: Mapping[str, int]) -> float:
-        """Return the predicted seconds of the program with these dimensions settled."""
         job = plan_job(self.job, ShapePlan({n: (size, size) for n, size in sizes.items()}))
         with optimized(job) as (made, _):
             if made.module is None:
@@ -287,7 +280,6 @@ def _types(lowered: Lowered) -> list[tuple[str, int]]:
 
 
 def _constants(code: bytes) -> dict[str, int]:
-    """Return the bytes of a module's large constants by name, which stands for their contents."""
     found = {}
     with new_context() as context, ir.Location.unknown():
         module = ir.Module.parse(code, context)

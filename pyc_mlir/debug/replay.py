@@ -24,8 +24,7 @@ from pyc_mlir.artifact.artifact import (
     to_bytes,
 )
 from pyc_mlir.artifact.compile_log import CompileLog, conditions_of, origin_in
-from pyc_mlir.compilation.compile_options import CompileOptions
-from pyc_mlir.compilation.options import Options, resolve
+from pyc_mlir.compilation.options import CompileOptions, Options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.pipelines.choices.choices import Decision

@@ -20,7 +20,7 @@ from typing import Any
 
 from iree.compiler import ir
 
-from pyc_mlir.pipelines.streams.ir import find, operations
+from pyc_mlir.pipelines.streams.ir import find, index_constant, operations
 from pyc_mlir.pipelines.target.target import MOST_BINDINGS
 
 # Keep IREE from reading wrong values in four cases, three of them by fusion.
@@ -61,6 +61,13 @@ _PRODUCTS: Mapping[str, list[list[Any]]] = {
 }
 
 
+def before_first_phase(module: Any, gpu: bool) -> None:
+    """Insert the barriers that any module needs."""
+    separate_readers(module, gpu)
+    share_parts(module)
+    part_long_chains(module)
+
+
 def separate_readers(module: Any, gpu: bool = False) -> int:
     """Insert the barriers that `module` (an operation of IREE's bindings) needs; their number."""
     return sum(_separate(block, gpu) for block in _blocks(module))
@@ -99,7 +106,7 @@ def _separate(block: Any, gpu: bool) -> int:
         elif operation.name in _RESHAPES:
             placements[operation.results[0]] = _through_view(operation, placements)
         elif operation.name == "tensor.insert_slice" and _is_part_of_itself(operation):
-            operation.operands[0] = _held(operation.operands[0], operation)
+            operation.operands[0] = held(operation.operands[0], operation)
             inserted += 1
         elif operation.name == "tensor.cast":
             placements[operation.results[0]] = placements.get(operation.operands[0], {})
@@ -116,7 +123,10 @@ def _visit_structured(op: Any, placements: dict[Any, Placements], columns: set[A
     outputs = maps[len(maps) - len(op.results) :]
     parallel = {d for m in outputs for d in m}
     reduced = set(range(len(sizes))) - parallel
-    reads = [(i, _in_loops(placements.get(op.operands[i], {}), m)) for i, m in _inputs(maps, op)]
+    reads = [
+        (i, _renamed(placements.get(op.operands[i], {}), dict(enumerate(m))))
+        for i, m in _inputs(maps, op)
+    ]
     if any(sizes[d] != 1 for d in reduced):
         if columns is not None and any(m and m[-1] not in reduced for _, m in _inputs(maps, op)):
             columns.update(op.results)
@@ -131,7 +141,7 @@ def _visit_structured(op: Any, placements: dict[Any, Placements], columns: set[A
         if wide and index not in clashes:
             clashes.append(index)
     for index in clashes:
-        _insert_barrier(op, index)
+        op.operands[index] = barrier(op.operands[index], op)
     for result, indices in zip(op.results, outputs, strict=True):
         loop_to_dim = {d: i for i, d in enumerate(indices)}
         kept = [found for i, found in reads if i not in clashes]
@@ -168,7 +178,6 @@ def _inputs(maps: Sequence[list[Any]], op: Any) -> list[tuple[int, list[Any]]]:
 
 
 def _shape(value: Any) -> list[int | None]:
-    """Return the sizes, None where they are dynamic; nothing for a value that is no tensor."""
     if not isinstance(value.type, ir.RankedTensorType):
         return []
     type_ = value.type
@@ -176,7 +185,6 @@ def _shape(value: Any) -> list[int | None]:
 
 
 def _loop_sizes(op: Any, maps: Sequence[list[Any]], loops: int) -> list[int | None]:
-    """Return the size of each loop, as far as the operands tell."""
     sizes: list[int | None] = [None] * loops
     for value, dims in zip(op.operands, maps, strict=False):
         for dim, size in zip(dims, _shape(value), strict=False):
@@ -191,11 +199,6 @@ def _renamed(placements: Placements, names: Mapping[Any, Any]) -> Placements:
         root: {tuple(names.get(d, ("lost", d)) for d in placement) for placement in found}
         for root, found in placements.items()
     }
-
-
-def _in_loops(placements: Placements, dims: Sequence[Any]) -> Placements:
-    """Turn placements in an operand's dimensions into those in the loops that read it."""
-    return _renamed(placements, dict(enumerate(dims)))
 
 
 def _merged(parts: Any) -> Placements:
@@ -227,12 +230,7 @@ def _clashes(reads: Sequence[tuple[int, Placements]], loops: int) -> list[int]:
 
 
 def _rank(placements: set[Placement]) -> int:
-    """Return the number of dimensions of the reduction that is placed."""
     return len(next(iter(placements)))
-
-
-def _insert_barrier(op: Any, index: int) -> None:
-    op.operands[index] = barrier(op.operands[index], op)
 
 
 def barrier(value: Any, before: Any) -> Any:
@@ -247,8 +245,11 @@ def barrier(value: Any, before: Any) -> Any:
         ).result
 
 
-def _held(value: Any, before: Any) -> Any:
-    """`value` in memory of its own when the op `before` begins."""
+def held(value: Any, before: Any) -> Any:
+    """`value` in memory of its own when the op `before` begins.
+
+    Dynamic sizes are tied to it: IREE asks for sizes, and sees none through a barrier.
+    """
     before.context.get_dialect_descriptor("util")
     before.context.get_dialect_descriptor("flow")
     with ir.InsertionPoint(before), before.location:
@@ -265,7 +266,11 @@ def _held(value: Any, before: Any) -> Any:
 
 def dynamic_sizes(value: Any) -> list[Any]:
     """Return the dynamic sizes of a tensor in order, at the current insertion point."""
-    return [_size(value, axis) for axis, s in enumerate(_shape(value)) if s is None]
+    places = (index_constant(axis) for axis, s in enumerate(_shape(value)) if s is None)
+    return [
+        ir.Operation.create("tensor.dim", results=[place.type], operands=[value, place]).result
+        for place in places
+    ]
 
 
 def _store_sources(op: Any) -> int:
@@ -295,7 +300,6 @@ def _is_part_of_itself(insert: Any) -> bool:
 
 
 def _ranges(op: Any) -> list[range | None]:
-    """Return the places of each dimension that a slice covers; None where they are unknown."""
     parts = ("static_offsets", "static_sizes", "static_strides")
     known = zip(*(ir.DenseI64ArrayAttr(op.attributes[name]) for name in parts), strict=True)
     dynamic = ir.ShapedType.get_dynamic_size()
@@ -306,7 +310,6 @@ def _ranges(op: Any) -> list[range | None]:
 
 
 def _are_apart(one: Sequence[range | None], other: Sequence[range | None]) -> bool:
-    """Return whether some dimension keeps two slices apart."""
     pairs = zip(one, other, strict=True)
     return any(a and b and (a[-1] < b[0] or b[-1] < a[0]) for a, b in pairs)
 
@@ -319,17 +322,6 @@ def _is_view_of_part(value: Any) -> bool:
             return True
         owner = owner.operation.operands[0].owner
     return False
-
-
-def _size(value: Any, axis: int) -> Any:
-    """Return a dynamic size of `value`, at the current insertion point."""
-    index = ir.IndexType.get()
-    place = ir.Operation.create(
-        "arith.constant",
-        results=[index],
-        attributes={"value": ir.IntegerAttr.get(index, axis)},
-    )
-    return ir.Operation.create("tensor.dim", results=[index], operands=[value, place.result]).result
 
 
 def _through_view(op: Any, placements: dict[Any, Placements]) -> Placements:
@@ -480,7 +472,6 @@ def _steps(op: Any) -> int:
 
 
 def _is_pointwise(op: Any) -> bool:
-    """Return whether an op is a generic without reductions."""
     if op.name != "linalg.generic":
         return False
     return all("parallel" in str(a) for a in ir.ArrayAttr(op.attributes["iterator_types"]))
@@ -504,12 +495,9 @@ _MADE_INSIDE = frozenset({"linalg.fill", "tensor.empty"})
 
 def widest(module: Any, dispatches: str) -> int:
     """Return the most tensors that one of the ops called `dispatches` reads and writes."""
-    return max((_bindings(op) for op in find(module, dispatches)), default=0)
-
-
-def _bindings(op: Any) -> int:
-    tensors = [v for v in (*op.operands, *op.results) if isinstance(v.type, ir.RankedTensorType)]
-    return len(set(tensors))
+    values = ({*op.operands, *op.results} for op in find(module, dispatches))
+    tensors = (sum(isinstance(v.type, ir.RankedTensorType) for v in of) for of in values)
+    return max(tensors, default=0)
 
 
 @_each_block
@@ -573,6 +561,5 @@ def unfuse(block: Any) -> int:
 
 
 def _is_computed(value: Any) -> bool:
-    """Return whether a value is neither an argument nor a constant."""
     owner = value.owner
     return not isinstance(owner, ir.Block) and owner.operation.name != "arith.constant"

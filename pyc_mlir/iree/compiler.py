@@ -1,33 +1,59 @@
-"""From a module that IREE accepts to the bytes of a program for one target.
+"""From a module that IREE accepts to the bytes of a program for one target, in this process.
 
 Artifacts are deterministic and free of paths: no source map, no debug symbols. Nothing is
 demoted: a type that the target lacks is an error before IREE starts, and assertions of the source
-program are kept. What IREE complains about is told under the source's location: ops carry
-``loc("pyc:<id>"(source))``, and `locations` maps such an id back to the text that a person knows.
+program are kept.
+
+IREE's Python API lacks the phase setters and the diagnostics callback, although its shared
+library exports them (`iree/compiler/embedding_api.h`); this module binds them through ctypes. Only
+a misspelt pass name still reaches the console.
+
+Facts kept here so that callers need not know them: an op of an unregistered dialect would end the
+process, so the context refuses it while parsing; a pass pipeline wrapped in
+``builtin.module(...)`` would be a silent no-op, so it is refused; a phase name that IREE does not
+know would be ignored, so it is refused too; IREE's bindings never free a context or a module that
+they were handed, so both are made theirs.
 """
 
-import re
+import ctypes
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+import iree.compiler.api as api
+from iree.compiler.api import ctypes_dl
+
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.names import ids_in, name_in, place_of, source_in
-from pyc_mlir.iree.barriers import narrow, part_long_chains, separate_readers, share_parts, widest
-from pyc_mlir.iree.own_results import keep_arguments, keep_returned_arguments
-from pyc_mlir.iree.session import PHASES, CompileError, IreeDiagnostic, IreeSession, check_phase
-from pyc_mlir.iree.wrong_code import (
+from pyc_mlir.dialects.util.files import make_folder
+from pyc_mlir.dialects.util.suggestions import did_you_mean
+from pyc_mlir.iree.barriers import before_first_phase, narrow, widest
+from pyc_mlir.iree.diagnostics import (
+    FORMED,
+    WORKGROUPS,
+    CompileError,
+    IreeDiagnostic,
+    check_calls,
+    check_dtypes,
+    located,
+    mark_locations,
+    name_sources,
+)
+from pyc_mlir.iree.rewrites import (
     AFTER,
     BEFORE_CONSTANTS,
     FOLDING,
-    flatten_stores,
+    at_end_of_flow,
     forbid_contraction,
     keep_repeats,
+    keep_returned_arguments,
 )
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, HELD
-from pyc_mlir.pipelines.streams.ir import find, ir, name_of, operations, source_ids
+from pyc_mlir.pipelines.streams.ir import find, ir, name_of, operations
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.target.target import MOST_BINDINGS, Target
 
@@ -50,13 +76,278 @@ _TARGET_FLAGS = (
     "--iree-hal-target-device",
     "--iree-hal-target-backends",
 )
-_SAID_LIMIT = 1200
-# IREE refers to the linker's command line, which its library writes to the console.
-_LINKER = "failed to link executable"
-_LINKING = (
-    "the linker that IREE starts failed on generated code, so there is no program; see that the "
-    "folder for temporary files has room and that memory is left, and compile again"
+PHASES = (
+    "start",
+    "input",
+    "abi",
+    "preprocessing",
+    "global-optimization",
+    "dispatch-creation",
+    "flow",
+    "stream",
+    "executable-sources",
+    "executable-configurations",
+    "executable-targets",
+    "hal",
+    "vm",
+    "end",
 )
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+
+
+def _bind_library() -> Any:
+    """Declare the functions of IREE's embedding API that its Python package leaves out."""
+    library = ctypes_dl._dylib
+    for name in ("SetCompileFromPhase", "SetCompileToPhase", "SetDumpCompilationPhasesTo"):
+        function = getattr(library, f"ireeCompilerInvocation{name}")
+        function.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        function.restype = None
+    library.ireeCompilerInvocationSetVerifyIR.argtypes = [ctypes.c_void_p, ctypes.c_bool]
+    enable = library.ireeCompilerInvocationEnableCallbackDiagnostics
+    enable.argtypes = [ctypes.c_void_p, ctypes.c_int, _CALLBACK, ctypes.c_void_p]
+    enable.restype = None
+    return library
+
+
+_LIBRARY = _bind_library()
+
+
+def _bind_set_state() -> Any:
+    """nanobind's ``inst_set_state(object, ready, destruct)``, as the bindings of IREE link it."""
+    bindings = import_module("iree.compiler._mlir_libs._mlir").__file__
+    function = ctypes.PyDLL(bindings)._ZN8nanobind6detail17nb_inst_set_stateEP7_objectbb
+    function.argtypes = [ctypes.py_object, ctypes.c_bool, ctypes.c_bool]
+    function.restype = None
+    return function
+
+
+_SET_STATE = _bind_set_state()
+
+
+def _own(context: ir.Context) -> None:
+    """Make the death of `context` free what it stands for.
+
+    The bindings take a context over from a session (`PyMlirContext::createFromCapsule`), but make
+    the Python object a mere view of it, so that about 3.7 MB would outlive each compile. Every
+    operation, type and attribute keeps that object alive: none outlives its context.
+    """
+    _SET_STATE(context, True, True)
+
+
+class _Threads:
+    """The threads of IREE's compiler: `started` by this process, `lost` by a fork."""
+
+    started = lost = False
+
+
+def _lose_threads() -> None:
+    """Give up threads in a forked child: IREE would wait for the parent's, at its exit too."""
+    if _Threads.started:
+        _Threads.lost = True
+        ctypes_dl._global_init.local_dylib = None
+
+
+os.register_at_fork(after_in_child=_lose_threads)
+
+
+class IreeSession:
+    """A module under IREE's compiler. Use it as a context manager; not shared between threads.
+
+    Several sessions may compile at once in different threads: each has its own MLIR context.
+    """
+
+    def __init__(self, flags: Sequence[str] = (), verify: bool = True) -> None:
+        """Open a session.
+
+        verify: whether the IR is verified after each pass, which takes as long as the passes do.
+        Raises PycError: BAD_ARGUMENT for a flag that IREE refuses, FORKED_CHILD.
+        """
+        if _Threads.lost:
+            raise PycError(
+                ReasonCode.FORKED_CHILD,
+                "compile: expected a process that was not forked from one that has compiled, got "
+                "a forked child, where the compiler's threads do not run; start children with "
+                "`spawn`, or compile in a process of its own: "
+                "`Contract(max_compile_seconds=...)`",
+            )
+        _Threads.started = True
+        self.diagnostics: list[IreeDiagnostic] = []
+        self._callback: Any = _CALLBACK(self._collect)
+        self._session = api.Session()
+        try:
+            self._session.set_flags(*flags)
+        except ValueError as error:
+            self._session.close()
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                "IREE flags: expected flags that an IREE session knows, got: "
+                f"{' '.join(str(error).split())}; see `iree-compile --help`",
+            ) from None
+        # The MLIR context, and the module's operation, which passes edit in place.
+        self.context: Any = self._session.context
+        self.module: Any = None
+        _own(self.context)
+        self.context.allow_unregistered_dialects = False
+        self._verify = verify
+        self._invocation: Any = None
+        self._dump_folder: Path | None = None
+
+    def __enter__(self) -> "IreeSession":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the module and the session; the context too, unless others hold parts of it."""
+        self.module = self._invocation = None
+        # Closes the invocations first; these are what IREE calls back for.
+        self._session.close()
+        self._session._owned_context = None
+        self._callback = None
+
+    def parse(self, source: bytes, name: str = "source.mlir") -> None:
+        """Take MLIR text or bytecode, `name` in locations.
+
+        Raises CompileError (INVALID_IR), and PycError as `check_calls`.
+        """
+        reader = self._new_invocation()
+        buffer = api.Source.wrap_buffer(self._session, source, buffer_name=name)
+        if not reader.parse_source(buffer):
+            raise self._failure(ReasonCode.INVALID_IR, "module", "IR that IREE can read")
+        module = reader.export_module()
+        # The bindings free only modules that they know to have no parent.
+        module.detach_from_parent()
+        check_calls(module)
+        self.use(module)
+
+    def use(self, module: Any) -> None:
+        """Go on with `module`, an operation of this session's context: a clone of `module`, say.
+
+        What was in use before stays valid as long as its owner keeps it.
+        """
+        if self._invocation is not None:
+            self._invocation.close()
+        self.module = module
+        self._invocation = self._new_invocation()
+        self._invocation.import_module(module)
+        if self._dump_folder is not None:
+            self.dump_phases(self._dump_folder)
+
+    def dump_phases(self, folder: Path) -> None:
+        """Write the IR at the end of each phase that `run` passes, one file a phase.
+
+        Raises PycError (FILE_ACCESS).
+        """
+        self._dump_folder = make_folder(folder)
+        _LIBRARY.ireeCompilerInvocationSetDumpCompilationPhasesTo(
+            self._invocation._inv_p, str(folder).encode()
+        )
+
+    def run(self, to: str = "end", start: str = "start") -> None:
+        """Run IREE's pipeline from the phase `start` to the end of the phase `to`.
+
+        Raises PycError (BAD_ARGUMENT) for an unknown phase, CompileError
+        (TARGET_COMPILE_FAILED) when a phase fails.
+        """
+        for phase in (start, to):
+            check_phase(phase)
+        pointer = self._invocation._inv_p
+        _LIBRARY.ireeCompilerInvocationSetCompileFromPhase(pointer, start.encode())
+        _LIBRARY.ireeCompilerInvocationSetCompileToPhase(pointer, to.encode())
+        if not self._invocation.execute():
+            raise self._failure(
+                ReasonCode.TARGET_COMPILE_FAILED, f"phases {start}..{to}", "to compile"
+            )
+
+    def run_passes(self, pipeline: str, module: Any = None) -> None:
+        """Run passes on the module: ``pass-a,func.func(pass-b)``, without the module around it.
+
+        module: is put in use before, if one is given.
+        Raises PycError (INVALID_PIPELINE) for a wrapped pipeline, CompileError (PASS_FAILED).
+        """
+        if pipeline.lstrip().startswith("builtin.module"):
+            raise PycError(
+                ReasonCode.INVALID_PIPELINE,
+                "IREE pipeline: expected passes without `builtin.module(...)` around them "
+                f"(IREE would run none), got {pipeline!r}",
+            )
+        if module is not None:
+            self.use(module)
+        if not self._invocation.execute_text_pass_pipeline(pipeline):
+            raise self._failure(ReasonCode.PASS_FAILED, f"passes {pipeline}", "to run")
+
+    def text(self) -> bytes:
+        """Return the module as MLIR text (UTF-8)."""
+        return self._output(lambda out: self._invocation.output_ir(out)).rstrip(b"\0")
+
+    def bytecode(self) -> bytes:
+        """Return the module as MLIR bytecode."""
+        return self._output(lambda out: self._invocation.output_ir_bytecode(out))
+
+    def vmfb(self) -> bytes:
+        """Return the compiled program. `run` must have reached the end."""
+        return self._output(lambda out: self._invocation.output_vm_bytecode(out))
+
+    def _new_invocation(self) -> Any:
+        invocation = self._session.invocation()
+        _LIBRARY.ireeCompilerInvocationEnableCallbackDiagnostics(
+            invocation._inv_p, 0, self._callback, None
+        )
+        _LIBRARY.ireeCompilerInvocationSetVerifyIR(invocation._inv_p, self._verify)
+        return invocation
+
+    def _collect(self, severity: int, text: int, size: int, _: int | None) -> None:
+        message = ctypes.string_at(text, size).decode(errors="replace")
+        self.diagnostics.append(IreeDiagnostic.parse(severity, message))
+
+    def _failure(self, code: ReasonCode, where: str, expected: str) -> CompileError:
+        errors = [d for d in self.diagnostics if d.severity == "error"] or self.diagnostics
+        detail = str(errors[0]) if errors else "no diagnostic"
+        return CompileError(code, "", self.diagnostics, where=where, expected=expected, got=detail)
+
+    def _output(self, write: Any) -> bytes:
+        output = api.Output.open_membuffer()
+        try:
+            write(output)
+            return _contents(output)
+        except ValueError as error:
+            raise CompileError(
+                ReasonCode.TARGET_COMPILE_FAILED,
+                diagnostics=self.diagnostics,
+                where="output",
+                expected="a module that can be written",
+                got=str(error),
+            ) from None
+        finally:
+            output.close()
+
+
+def _contents(output: Any) -> bytes:
+    """Return what was written to an output.
+
+    Its own `map_memory` makes a class for each size, and classes stay until the cyclic
+    collector runs.
+    """
+    start, size = ctypes.c_void_p(), ctypes.c_uint64()
+    where = ctypes.byref(start), ctypes.byref(size)
+    ctypes_dl._handle_error(_LIBRARY.ireeCompilerOutputMapMemory(output._output_p, *where))
+    return ctypes.string_at(start, size.value)
+
+
+def check_phase(phase: str) -> None:
+    """Raise PycError (BAD_ARGUMENT) unless `phase` is one of IREE's `PHASES`."""
+    if phase not in PHASES:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"phase: expected one of {', '.join(PHASES)}, got {phase!r}"
+            f"{did_you_mean(phase, PHASES)}",
+        )
 
 
 def compile_module(
@@ -101,9 +392,7 @@ def run(session: IreeSession, target: Target, to: str = "end", start: str = "sta
     if place(start) < place("flow") <= place(to):
         session.run(to="flow", start=start)
         let_go(session.module)
-        flatten_stores(session.module)
-        keep_repeats(session.module)
-        keep_arguments(session.module)
+        at_end_of_flow(session.module)
         start = "flow"
     if place("stream") < place(to):
         if start != "stream":
@@ -160,9 +449,7 @@ def opened(
             share_constants(session.module)
             carry_kernels(session.module, target)
             check_dtypes(session.module, target, places)
-            separate_readers(session.module, gpu=target.device != "local")
-            share_parts(session.module)
-            part_long_chains(session.module)
+            before_first_phase(session.module, gpu=target.device != "local")
             keep_returned_arguments(session.module)
             if dump_phases is not None:
                 session.dump_phases(Path(dump_phases))
@@ -180,166 +467,6 @@ def _check_extra_flags(flags: Sequence[str]) -> None:
                 f"IREE flag {flag}: expected flags that leave the target alone, got one that "
                 "chooses it; choose a PyC target by name",
             )
-
-
-def mark_locations(module: Any) -> dict[str, str]:
-    """Make every op that carries an id or a name carry it in a form that IREE's diagnostics print.
-
-    IREE prints only file locations: once a function is inlined, an op that has but a name is
-    shown at its caller. ``"pyc:<id>"`` becomes ``"pyc:<id>"("pyc:<id>":1:1)``. Returns what the
-    ids stood for: the source location of each, where it had one; and of files' places the names.
-    """
-    sources: dict[str, str] = {}
-
-    def visit(op: Any) -> Any:
-        location = str(op.location)
-        if (op_id := _first_id(location)) is not None:
-            name = place_of(op_id)
-            if (source := source_in(location)) is not None:
-                sources.setdefault(op_id, source.replace('"', ""))
-        elif (name := name_in(location)) and location == f'loc("{name}")':
-            sources[f"{name}:1:1"] = f'"{name}"'
-        else:
-            return ir.WalkResult.ADVANCE
-        file = ir.Location.file(name, 1, 1, op.context)
-        op.location = ir.Location.name(name, file, op.context)
-        return ir.WalkResult.ADVANCE
-
-    module.walk(visit)
-    return sources
-
-
-def check_dtypes(module: Any, target: Target, locations: Mapping[str, str]) -> None:
-    """Raise PycError (UNSUPPORTED_DTYPE) when a value has an element type that `target` lacks.
-
-    `module` is an operation of IREE's bindings. The error names the first such op that carries a
-    source op's id, or else the first one.
-    """
-    lacking = sorted(target.lacks())
-    if not lacking:
-        return
-    # The x of a shape may stand before the type, as in 4xf64.
-    pattern = re.compile(rf"(?<![a-wyz])(?:{'|'.join(lacking)})\b")
-    found = [(op, kind) for op, kind in _values(module) if pattern.search(kind)]
-    if not found:
-        return
-    op, kind = next(((o, k) for o, k in found if name_in(str(o.location))), found[0])
-    location = str(op.location)
-    place = _place(location, locations) or name_in(location) or op.name
-    dtype = (pattern.search(kind) or [""])[0]
-    raise PycError(
-        ReasonCode.UNSUPPORTED_DTYPE,
-        f"{place}: expected an element type of target "
-        f"`{target.name}` ({', '.join(sorted(target.dtypes))}), got {dtype} in {kind}; "
-        "cast the model, or choose another target",
-    )
-
-
-def _values(op: Any) -> Iterator[tuple[Any, str]]:
-    """Yield every value under `op`: the op that makes it (or has it as argument) and its type."""
-    for result in op.results:
-        yield op, str(result.type)
-    for region in op.regions:
-        for block in region:
-            for argument in block.arguments:
-                yield op, str(argument.type)
-            for inner in block:
-                yield from _values(inner.operation)
-
-
-def located(error: CompileError, target: Target, locations: Mapping[str, str]) -> CompileError:
-    """`error` told in the source's terms: the source op's location first, then IREE's words."""
-    errors = [d for d in error.diagnostics if d.severity == "error"]
-    known = [d for d in errors if _first_id(_where(d)) is not None]
-    if not errors:
-        return error
-    chosen = (known or errors)[0]
-    own = locations.get(chosen.location, chosen.location)
-    place = _place(_where(chosen), locations) or own or "module"
-    noise = ("see current operation", "called from")
-    notes = [n for n in chosen.notes if not any(word in n for word in noise)]
-    said = _LINKING if chosen.message.startswith(_LINKER) else chosen.message
-    message = "; ".join([said, *notes])[:_SAID_LIMIT]
-    expected = (
-        "a module that IREE can read"
-        if error.code is ReasonCode.INVALID_IR
-        else f"a module that IREE compiles for target `{target.name}`"
-    )
-    return CompileError(error.code, "", errors, where=place, expected=expected, got=message)
-
-
-def _where(diagnostic: IreeDiagnostic) -> str:
-    """Return the text that holds the diagnostic's op id: its own location, else its notes'."""
-    if _first_id(diagnostic.location) is not None:
-        return diagnostic.location
-    return " ".join(note.partition(": ")[0] for note in diagnostic.notes)
-
-
-def _first_id(location: str) -> str | None:
-    return next(iter(ids_in(location)), None)
-
-
-def _place(location: str, locations: Mapping[str, str]) -> str:
-    """``source text (pyc:id)`` of the first op id in a location, or nothing."""
-    op_id = _first_id(location)
-    if op_id is None:
-        return ""
-    text = locations.get(op_id)
-    return f"{text} ({place_of(op_id)})" if text else place_of(op_id)
-
-
-# Give each dispatch the ids of all ops that it computes, at the end of `dispatch-creation`.
-#
-# IREE fuses ops into a dispatch and gives it the location of one of them, its root. The bodies lose
-# theirs later, when equal executables become one. In between each dispatch still holds its own
-# body, so its location becomes the list of those of its ops, the root's first. Ops that IREE shares
-# between dispatches are left out, since they stand where they were first needed: constants, empty
-# tensors, fills, and arithmetic on sizes.
-
-# The phase at whose end dispatches are formed and still hold their bodies.
-FORMED = "dispatch-creation"
-WORKGROUPS = "flow.dispatch.workgroups"
-_COMPUTING = ("linalg.", "iree_linalg_ext.", "tensor.pad", "tensor.concat")
-_SHARED = ("linalg.fill", "linalg.yield", "linalg.index")
-_SCALAR = ("arith.", "math.")
-_SCALAR_CONSTANT = "arith.constant"
-
-
-def name_sources(module: Any) -> int:
-    """Write the locations; how many dispatches there are. `module` is the root operation."""
-    found = find(module, WORKGROUPS)
-    for dispatch in found:
-        ids = dict.fromkeys((*source_ids(dispatch), *_inside(dispatch)))
-        if len(ids) > 1:
-            named = [_id_location(name, dispatch.context) for name in ids]
-            dispatch.location = ir.Location.fused(named, context=dispatch.context)
-    return len(found)
-
-
-def _id_location(name: str, context: Any) -> Any:
-    """Make a location as `mark_locations` does, so that IREE's diagnostics print the id."""
-    place = place_of(name)
-    return ir.Location.name(place, ir.Location.file(place, 1, 1, context), context)
-
-
-def _inside(dispatch: Any) -> Iterator[str]:
-    """Return the ids of the ops in a dispatch's body that compute elements."""
-    for op in _computing(dispatch, in_body=False):
-        yield from source_ids(op)
-
-
-def _computing(parent: Any, in_body: bool) -> Iterator[Any]:
-    for region in parent.regions:
-        for block in region:
-            for inner in block:
-                op = inner.operation
-                if op.name.startswith(_COMPUTING) and op.name not in _SHARED:
-                    yield op
-                    yield from _computing(op, in_body=True)
-                elif in_body and op.name.startswith(_SCALAR) and op.name != _SCALAR_CONSTANT:
-                    yield op
-                else:
-                    yield from _computing(op, in_body)
 
 
 # Keep constants that several functions of a module read once.
@@ -492,7 +619,6 @@ def write_kernels(module: Any, target: Target) -> int:
 
 
 def _kernel(name: str, op: Any, target: Target) -> tuple[Any, int]:
-    """Return the kernel that an op stands for, and the arithmetic operations of one run of it."""
     from pyc_mlir.pipelines.kernels.knobs import decode
     from pyc_mlir.pipelines.kernels.registry import FAMILIES
 

@@ -22,9 +22,10 @@ from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import CpuInfo, Target
-from pyc_mlir.profile.known import (
+from pyc_mlir.profile.dispatches import (
     KnownDispatch,
     KnownGroup,
+    ProfileRow,
     assigned,
     family_of,
     groups_behind,
@@ -33,7 +34,6 @@ from pyc_mlir.profile.known import (
     recorded,
     report_of,
 )
-from pyc_mlir.profile.operations import ProfileRow
 from pyc_mlir.profile.profile import Disturbance, Profile, with_rest
 
 ROUNDS = 3
@@ -71,7 +71,10 @@ def measure(
         raise PycError(
             ReasonCode.BAD_ARGUMENT, f"profile: expected one call or more, got {calls!r}"
         )
-    each = _each_round(calls, [call.own() for _ in range(ROUNDS)])
+    seconds = statistics.median([call.own() for _ in range(ROUNDS)])
+    if calls is None:
+        calls = int(min(max(_SECONDS / max(seconds, 1e-9), _FEWEST), _MOST))
+    each = -(-calls // ROUNDS)
     timed: list[TimedCall] = []
     plain: list[TimedCall] = []
     own: list[float] = []
@@ -80,13 +83,18 @@ def measure(
         for made, profiling in ((plain, False), (timed, True)):
             here = replace(how, calls=each, profiling=profiling)
             made += time_calls(artifact.vmfb, call.function, call.inputs, here, call.storage)
-    _require_equal(timed)
-    kept = _middle(timed)
+    if len({tuple(s.symbol for s in one.spans) for one in timed}) > 1:
+        raise PycError(
+            ReasonCode.RUNTIME_FAILED,
+            "profile: expected the same dispatches in each call, got others; profile a program "
+            "whose dispatches do not depend on data",
+        )
+    cut = len(timed) // 4
+    kept = sorted(timed, key=lambda c: c.seconds)[cut : len(timed) - cut]
     rows = _rows(artifact, kept, timed, model)
     seconds = statistics.fmean(c.seconds for c in kept)
-    threads = (
-        f"{how.threads} thread{'s' if how.threads > 1 else ''}" if how.threads else "all cores"
-    )
+    several = "s" if how.threads > 1 else ""
+    threads = f"{how.threads} thread{several}" if how.threads else "all cores"
     return Profile(
         program=artifact.manifest.graph_id or "",
         measured=True,
@@ -109,31 +117,6 @@ def measure(
     )
 
 
-def _each_round(calls: int | None, seconds: Sequence[float]) -> int:
-    """Return the calls in each round."""
-    if calls is None:
-        fit = _SECONDS / max(statistics.median(seconds), 1e-9)
-        calls = int(min(max(fit, _FEWEST), _MOST))
-    return -(-calls // ROUNDS)
-
-
-def _middle(timed: Sequence[TimedCall]) -> list[TimedCall]:
-    """Return the half of the calls in the middle, by their seconds."""
-    ordered = sorted(timed, key=lambda c: c.seconds)
-    cut = len(ordered) // 4
-    return ordered[cut : len(ordered) - cut]
-
-
-def _require_equal(timed: Sequence[TimedCall]) -> None:
-    """Raise PycError (RUNTIME_FAILED) unless each round saw the same dispatches."""
-    if len({tuple(s.symbol for s in call.spans) for call in timed}) > 1:
-        raise PycError(
-            ReasonCode.RUNTIME_FAILED,
-            "profile: expected the same dispatches in each call, got others; profile a program "
-            "whose dispatches do not depend on data",
-        )
-
-
 def _rows(
     artifact: Artifact, kept: Sequence[TimedCall], timed: Sequence[TimedCall], model: CostModel
 ) -> list[ProfileRow]:
@@ -141,7 +124,9 @@ def _rows(
     known = assigned(symbols, recorded(report_of(artifact)))
     means = np.mean([c.shares for c in kept], axis=0) if symbols else []
     every = np.transpose([c.shares for c in timed]) if symbols else []
-    groups, static = groups_of(artifact.decisions), _is_static(artifact)
+    groups = groups_of(artifact.decisions)
+    # Whether the recorded operations and bytes are those of every call.
+    static = all(a.static_shape is not None for a in artifact.signature.inputs)
     rows = []
     for symbol, k, mean, samples in zip(symbols, known, means, every, strict=True):
         spread = Spread.of(samples)
@@ -162,7 +147,6 @@ def _rows(
 def _described(
     symbol: str, seconds: float, known: KnownDispatch | None, groups: dict[str, KnownGroup]
 ) -> ProfileRow:
-    """Return a row without its measurements."""
     code = family_of(symbol)
     if known is None:
         return ProfileRow(symbol, seconds, 0.0, code=code)
@@ -181,11 +165,6 @@ def _described(
         flops=known.flops,
         traffic_bytes=known.traffic_bytes,
     )
-
-
-def _is_static(artifact: Artifact) -> bool:
-    """Return whether the recorded operations and bytes are those of every call."""
-    return all(isinstance(d, int) for a in artifact.signature.inputs for d in a.shape)
 
 
 def _roofline(known: KnownDispatch | None, seconds: float, model: CostModel) -> float | None:

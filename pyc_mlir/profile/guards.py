@@ -67,7 +67,6 @@ class GuardTable(tuple[Guard, ...]):
         return "".join(f"{line.rstrip()}\n" for line in lines)
 
     def _repr_html_(self) -> str:
-        """Return the HTML for notebooks."""
         return table(_HEAD, [g.cells for g in self])
 
 
@@ -125,7 +124,6 @@ def _of_memory() -> Iterator[Guard]:
 
 
 def _equal(signature: Signature) -> str:
-    """Return in words which sizes must agree; "" for none."""
     places: dict[str, list[str]] = {}
     for a in signature.inputs:
         for axis, dim in enumerate(a.shape):
@@ -155,7 +153,6 @@ def _smallest(signature: Signature) -> list[tuple[tuple[int, ...], np.dtype]]:
 
 
 def _seconds(check: Callable[[], object]) -> float | None:
-    """Return the least time of a check; None where the smallest sizes do not pass it."""
     best = float("inf")
     try:
         for _ in range(_ROUNDS):

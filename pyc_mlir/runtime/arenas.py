@@ -5,7 +5,7 @@ at a time.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,7 +125,6 @@ class ArenaPool:
                 self._freed.notify()
 
     def _made(self) -> Arena | None:
-        """Make one more arena; None if all are made."""
         with self._freed:
             if len(self._arenas) >= self._count:
                 return None
@@ -201,12 +200,12 @@ def _dim(value: Any) -> int | tuple[int, int]:
     return int(source), int(axis)
 
 
-def read_facts(vmfb: bytes | memoryview, function: str) -> ArenaFacts | None:
-    """Read the facts of the entry `function` of a vmfb, without a device; None if it has none."""
+def read_facts(vmfb: bytes | memoryview, functions: Iterable[str]) -> dict[str, ArenaFacts]:
+    """Read the facts of entries of a vmfb, without a device; those that it lacks are left out."""
     # A function does not keep its module alive.
     module = rt.VmModule.copy_buffer(rt.VmInstance(), vmfb)
-    found = module.lookup_function(function)
-    return None if found is None else ArenaFacts.of(found.reflection)
+    found = {name: module.lookup_function(name) for name in functions}
+    return {n: ArenaFacts.of(f.reflection) for n, f in found.items() if f is not None}
 
 
 @dataclass(frozen=True)

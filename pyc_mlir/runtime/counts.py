@@ -22,22 +22,19 @@ from pyc_mlir.runtime.events import FAULT, REFUSED, RunLog
 
 # As the kernels lay them out.
 COUNTS, PLACES = 3, 768
+# The type and the shape of a result that counts.
+COUNTED = np.dtype(np.float32), (PLACES,)
 TakeCounts = Callable[[Array], None]
 
 
 class Tally:
     """Three counts over all calls of one program. Several threads may report."""
 
-    __slots__ = ("_lock", "_totals")
+    __slots__ = ("_lock", "totals")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._totals = (0, 0, 0)
-
-    @property
-    def totals(self) -> tuple[int, int, int]:
-        """The counts so far."""
-        return self._totals
+        self.totals = (0, 0, 0)
 
     def add(self, found: Array) -> tuple[int, int, int]:
         """Add the counts of a call, which are returned."""
@@ -47,8 +44,8 @@ class Tally:
         new = numbers.reshape(-1, COUNTS).sum(axis=0, dtype=np.float64)
         first, second, third = map(int, new)
         with self._lock:
-            a, b, c = self._totals
-            self._totals = (a + first, b + second, c + third)
+            a, b, c = self.totals
+            self.totals = (a + first, b + second, c + third)
         return first, second, third
 
 
@@ -73,27 +70,19 @@ class ApproximationCounts:
         )
 
 
-class Approximations:
+class Approximations(Tally):
     """The counts of one program's approximate products."""
 
-    __slots__ = ("_tally",)
-
-    def __init__(self) -> None:
-        self._tally = Tally()
+    __slots__ = ()
 
     @property
     def counts(self) -> ApproximationCounts:
         """The counts so far."""
-        return ApproximationCounts(*self._tally.totals)
+        return ApproximationCounts(*self.totals)
 
     def take(self, found: Array) -> None:
         """Add the counts of a call."""
-        self._tally.add(found)
-
-
-def result_type() -> tuple[np.dtype, tuple[int, ...]]:
-    """Return the type and the shape of a result that counts."""
-    return np.dtype(np.float32), (PLACES,)
+        self.add(found)
 
 
 @dataclass(frozen=True)

@@ -240,7 +240,6 @@ class Device:
 
 
 def _bytes_of(memory: rt.HalBuffer) -> np.ndarray:
-    """Return the bytes of a buffer of a CPU device, in place."""
     return memory.map().asarray([memory.byte_length()], np.dtype(np.uint8))
 
 
@@ -339,11 +338,10 @@ def environment_of(device: Device, driver: Path = _GPU_DRIVER) -> dict[str, str]
             " ".join(sorted(cpu.features if cpu else ())).encode()
         ).hexdigest()[:16],
     }
-    return found if device.is_cpu else {**found, "gpu": device.name, "driver": _first_line(driver)}
-
-
-def _first_line(path: Path) -> str:
+    if device.is_cpu:
+        return found
     try:
-        return path.read_text(errors="replace").partition("\n")[0]
+        release = driver.read_text(errors="replace").partition("\n")[0]
     except OSError:
-        return ""
+        release = ""
+    return {**found, "gpu": device.name, "driver": release}

@@ -171,7 +171,6 @@ class ProgramStats:
         return f"ProgramStats({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"
 
     def _repr_html_(self) -> str:
-        """Return the HTML for notebooks."""
         return facts_table("ProgramStats", self._shown())
 
     def _shown(self) -> dict[str, str]:

@@ -1,27 +1,34 @@
-"""A compiled module on a device: its functions as calls from arrays to arrays.
+"""A compiled module on a device: checked, loaded, its functions as calls from arrays to arrays.
+
+What is certain to fail is refused before any of the program's code runs: an instruction that the
+CPU lacks would end the process. IREE's runtime itself refuses bytecode and executables whose form
+it does not know; a release that it accepts, though the program was made for another, is told with
+RUNTIME_DIFFERS.
 
 The call is the hot path: it packs buffer views, invokes, and wraps the results. Everything that
 can be known before is; shapes and types of the arguments are the caller's business (guards).
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from iree import runtime as rt
 
-from pyc_mlir.artifact.manifest import require_declared
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.manifest import Manifest, require_declared
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
-from pyc_mlir.pipelines.target.cpu_features import may_use_tiles
+from pyc_mlir.pipelines.target.cpu_features import TILE_FEATURES, may_use_tiles
 from pyc_mlir.runtime.array import Array, Spec
 from pyc_mlir.runtime.counts import TakeCounts
-from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.device import Device, host_cpu
 from pyc_mlir.util.pages import in_own_memory
 from pyc_mlir.util.threads import waiting
+from pyc_mlir.util.versions import RUNTIME, runtime_version
 
 # What a cf.assert of the lowering says.
 # A check of the program's own, or IREE's of a dynamic dimension for which it found the size.
@@ -73,23 +80,21 @@ class Executable:
                 f"vmfb: expected a program for {device!r}, got one that IREE refuses: {error}",
             ) from None
 
-    def require(self, name: str, signature: Signature, more: Sequence[ResultType] = ()) -> None:
+    def require(
+        self,
+        name: str,
+        signature: Signature,
+        more: Sequence[ResultType] = (),
+        inputs_only: bool = False,
+    ) -> None:
         """Raise PycError (BAD_ARTIFACT) unless the function `name` is declared so.
 
-        more: results beyond those of the signature.
+        more: results beyond those of the signature. inputs_only: of results only number, ranks and
+        element types have to agree.
         """
-        known = replace(signature, outputs=(*signature.outputs, *_hidden(more)))
-        require_declared(name, self.function(name).reflection, known)
-
-    def require_inputs(
-        self, name: str, signature: Signature, more: Sequence[ResultType] = ()
-    ) -> None:
-        """Raise PycError (BAD_ARTIFACT) unless `name` is declared for these inputs.
-
-        Of results only number, ranks and element types have to agree. more: as of `require`.
-        """
-        known = replace(signature, outputs=(*signature.outputs, *_hidden(more)))
-        require_declared(name, self.function(name).reflection, known, inputs_only=True)
+        hidden = (SignatureEntry("counts", r.dtype, r.shape or ()) for r in more)
+        known = replace(signature, outputs=(*signature.outputs, *hidden))
+        require_declared(name, self.function(name).reflection, known, inputs_only=inputs_only)
 
     def entry(
         self, name: str, results: Sequence[ResultType], counts: Sequence[TakeCounts] = ()
@@ -107,10 +112,6 @@ class Executable:
                 "compile it again",
             )
         return function
-
-
-def _hidden(more: Sequence[ResultType]) -> tuple[SignatureEntry, ...]:
-    return tuple(SignatureEntry("counts", r.dtype, r.shape or ()) for r in more)
 
 
 class Entry:
@@ -162,7 +163,6 @@ class Entry:
         return self._finish(inputs)
 
     def _finish(self, inputs: Any) -> list[Array]:
-        """Invoke with these arguments and wrap the results."""
         if self._device.forked:
             raise PycError(
                 ReasonCode.DEVICE_UNAVAILABLE,
@@ -220,3 +220,61 @@ class Entry:
             invoke(function, kept[1], _List(count))
 
         return call
+
+
+# Compilers are released with the runtime of the same number.
+_MADE_FOR = (RUNTIME, "iree-base-compiler")
+_LONGEST_VERSION = 40
+
+
+def load_checked(artifact: Artifact, device: Device) -> Executable:
+    """Load the program on a device.
+
+    Raises PycError: DEVICE_UNAVAILABLE when it needs another device, or CPU features that this
+    machine lacks, and BAD_ARTIFACT for what IREE refuses.
+    """
+    require_fit(artifact.manifest, device)
+    try:
+        return Executable(artifact.vmfb, device)
+    except PycError as error:
+        other = other_runtime(artifact.manifest.versions)
+        if not other:
+            raise
+        message = f"{error.message}; it was {other}: compile it again, or install that one"
+        raise PycError(error.code, message) from None
+
+
+def require_fit(manifest: Manifest, device: Device) -> None:
+    """Raise PycError (DEVICE_UNAVAILABLE) unless a device can run the program of a manifest."""
+    if manifest.device != device.runs:
+        raise PycError(
+            ReasonCode.DEVICE_UNAVAILABLE,
+            f"program: expected a device of kind `{manifest.device}`, got {device!r}; compile "
+            "for a target of that device, or pass another device",
+        )
+    if device.is_cpu:
+        _check_cpu(manifest.features)
+
+
+def other_runtime(versions: Mapping[str, Any]) -> str:
+    """Return how the runtime differs from the one of a manifest's `versions`; '' if it does not."""
+    made_for = str(next((versions[p] for p in _MADE_FOR if p in versions), "unknown"))
+    here = runtime_version()
+    if made_for == here:
+        return ""
+    return f"compiled for {RUNTIME} {made_for[:_LONGEST_VERSION]}, this is {here}"
+
+
+def _check_cpu(features: Sequence[str]) -> None:
+    # Linux names no x86 features on other machines; there IREE itself refuses the program.
+    cpu = host_cpu()
+    lacking = sorted(set(features) - cpu.features) if cpu is not None else []
+    if lacking:
+        refused = TILE_FEATURES.intersection(lacking) and not may_use_tiles()
+        where = " or a system that does not let this process use tiles" if refused else ""
+        raise PycError(
+            ReasonCode.DEVICE_UNAVAILABLE,
+            "program: expected a CPU with all features that it was compiled for, got one without "
+            f"{', '.join(lacking)}{where}; compile for target `cpu` on this machine, or for one "
+            "that needs less, as `cpu-avx2`",
+        )

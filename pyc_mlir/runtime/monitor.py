@@ -95,7 +95,11 @@ class Monitor:
             if plan == self._serving.mode:
                 self._fall_back(record.wrong, cause)
             else:
-                self._drop(plan, record.wrong, cause)
+                # A plan that is not in use.
+                if not self._may_drop:
+                    self._refuse(record.wrong, cause)
+                self._serving.plans.drop(plan)
+                self._taken(f"{OTHER_PLANS}: all but {plan}", record.wrong)
         self.verification = record
 
     def _compare_samples(self) -> tuple[Verification, str, ReasonCode]:
@@ -206,15 +210,6 @@ class Monitor:
                 return False
         return code.generation == self.generation
 
-    def _drop(self, plan: str, why: str, cause: ReasonCode) -> None:
-        """Do without a plan that is not in use. Raises PycError (`cause`) where none may."""
-        if not self._may_drop:
-            self._refuse(why, cause)
-        self._serving.plans.drop(plan)
-        name = f"{OTHER_PLANS}: all but {plan}"
-        self._serving.report_fallback(name, why, ReasonCode.FALLBACK_TAKEN)
-        self.taken.append(Fallback(name, why))
-
     def _fall_back(self, why: str, cause: ReasonCode = ReasonCode.WRONG_RESULT) -> None:
         """Put the next fallback in place. Raises PycError (`cause`) if there is none."""
         name = next(self._chain, None)
@@ -222,6 +217,9 @@ class Monitor:
             self._refuse(why, cause)
         self.generation += 1
         self._seen.clear()
+        self._taken(name, why)
+
+    def _taken(self, name: str, why: str) -> None:
         self._serving.report_fallback(name, why, ReasonCode.FALLBACK_TAKEN)
         self.taken.append(Fallback(name, why))
 

@@ -211,7 +211,13 @@ def donated_memory(
     receivers = matched(donate, [(i, o) for i, o in pairs if o not in taken])
     for number in donate:
         if number not in receivers:
-            raise _unsafe(signature, number, [o for i, o in pairs if i == number])
+            names = ", ".join(signature.outputs[o].name for i, o in pairs if i == number)
+            raise PycError(
+                ReasonCode.DONATION_UNSAFE,
+                f"donate: expected a result of as many bytes as `{signature.inputs[number].name}` "
+                "that is proven to be written only after it was read, got "
+                f"{f'other memory for {names}' if names else 'none'}; call without `donate`",
+            )
     return {o: (i, reinterpreted(inputs[i], specs[o])) for i, o in receivers.items()}
 
 
@@ -233,16 +239,6 @@ def matched(donate: Sequence[int], pairs: Collection[tuple[int, int]]) -> dict[i
     for number in dict.fromkeys(donate):
         place(number, set())
     return {number: result for result, number in donors.items()}
-
-
-def _unsafe(signature: Signature, number: int, fitting: Sequence[int]) -> PycError:
-    names = ", ".join(signature.outputs[o].name for o in fitting)
-    came = f"other memory for {names}" if names else "none"
-    return PycError(
-        ReasonCode.DONATION_UNSAFE,
-        f"donate: expected a result of as many bytes as `{signature.inputs[number].name}` that is "
-        f"proven to be written only after it was read, got {came}; call without `donate`",
-    )
 
 
 def no_entry(where: str, stand_in: str = "") -> PycError:

@@ -23,13 +23,12 @@ from pyc_mlir.artifact.manifest import ARENA, MAIN, EntryPoint, ShapeEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.shapes.plan import ShapePlan
-from pyc_mlir.runtime import load_check
 from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, CallNeeds
 from pyc_mlir.runtime.array import Array, Spec, readable, require_unchanged, to_device
-from pyc_mlir.runtime.counts import Approximations, Faults, TakeCounts, result_type, takers
+from pyc_mlir.runtime.counts import COUNTED, Approximations, Faults, TakeCounts, takers
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import FALLBACK, MODE, RunLog
-from pyc_mlir.runtime.executable import Executable, ResultType
+from pyc_mlir.runtime.executable import Executable, ResultType, load_checked
 from pyc_mlir.runtime.outputs import matched
 from pyc_mlir.util.pages import LARGE_BYTES
 
@@ -262,14 +261,14 @@ class Serving:
         self.artifact, self.device = artifact, device
         signature, entries = artifact.signature, artifact.manifest.entries
         results = [ResultType(o.dtype, o.static_shape) for o in signature.outputs]
-        executable = load_check.load(artifact, device)
+        executable = load_checked(artifact, device)
         self.executable = executable
         self.log = RunLog()
         self.faults = Faults(self.log, executable.memory) if contract.detect_faults else None
         approximates = "approximations" in artifact.manifest.counts
         self.approximations = Approximations() if approximates else None
         self._counts = takers(self.faults, self.approximations)
-        more = [ResultType(*result_type())] * len(self._counts)
+        more = [ResultType(*COUNTED)] * len(self._counts)
         executable.require(entries[MAIN].function, signature, more)
         results += more
         self.entry = executable.entry(entries[MAIN].function, results, self._counts)
@@ -303,7 +302,8 @@ class Serving:
     ) -> PlannedMode:
         """Return a plan for certain shapes. Raises PycError (BAD_ARTIFACT)."""
         signature, plan = self.artifact.signature, ShapePlan(entry.ranges)
-        self.executable.require_inputs(entry.function, signature.settled(plan.exact), more)
+        settled = signature.settled(plan.exact)
+        self.executable.require(entry.function, settled, more, inputs_only=True)
         code = self.executable.entry(entry.function, results, self._counts)
         arena = None
         if first.arena is not None and entry.arena:
@@ -416,7 +416,6 @@ def planned_modes(
 
 
 def _require_arena(name: str, declared: int | None, arena: ArenaCall) -> None:
-    """Raise PycError (BAD_ARTIFACT) unless the arena has the declared size."""
     if declared != arena.facts.arena_bytes:
         raise PycError(
             ReasonCode.BAD_ARTIFACT,

@@ -37,11 +37,11 @@ from pyc_mlir.artifact.signature import PLAIN, decode, filled
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
 from pyc_mlir.pipelines.choices.log import Event
-from pyc_mlir.runtime import load_check as placement
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.counts import check_memory
 from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
 from pyc_mlir.runtime.events import LOAD, ProgramStats, few
+from pyc_mlir.runtime.executable import other_runtime
 from pyc_mlir.runtime.monitor import Code, Monitor, compare_every
 from pyc_mlir.runtime.outputs import check_outputs, donated_memory, donors, fill, no_entry, on_host
 from pyc_mlir.runtime.plans import Accepted, PlannedMode, Run, Serving
@@ -109,7 +109,7 @@ class Program:
         self._lock = threading.Lock()
         graph = manifest.graph_id or "none"
         self._log.add(LOAD, repr(self.device), f"graph {graph}, mode {self.mode or 'none'}")
-        self._other_runtime = placement.other_runtime(manifest.versions)
+        self._other_runtime = other_runtime(manifest.versions)
         if self._other_runtime:
             self._log.differs(self._other_runtime)
         self._adaptive: Adaptive | None = None
@@ -211,7 +211,6 @@ class Program:
     def _answered(
         self, mode: PlannedMode, accepted: Accepted, arrays: Sequence[Array]
     ) -> tuple[Sequence[Any], PlannedMode]:
-        """Compute by the plan that serves; return the results and the plan."""
         if self._adaptive is not None:
             return self._adaptive.call(mode, accepted, arrays)
         plan, needs = accepted
@@ -395,7 +394,6 @@ class Program:
         return f"Program({inputs}) -> ({outputs}) on {self.device!r}"
 
     def _repr_html_(self) -> str:
-        """Return the HTML for notebooks."""
         rows = {
             "inputs": few([f"{a.name}: {a}" for a in self.signature.inputs]),
             "outputs": few([f"{a.name}: {a}" for a in self.signature.outputs]),
@@ -493,5 +491,4 @@ def _unpickled(data: bytes) -> Program:
 
 
 def _stand_in(artifact: Artifact, device: Device) -> Run:
-    """Load the code of another artifact of the same program."""
     return Program(artifact.unbound, device)._serving.run

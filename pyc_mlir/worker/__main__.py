@@ -10,7 +10,7 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.worker.messages import ARTIFACT, REFUSED, error_of, unpacked
-from pyc_mlir.worker.protocol import Channel, Frame, read_frame
+from pyc_mlir.worker.process import Channel, Frame, read_frame
 from pyc_mlir.worker.serve import Server
 
 

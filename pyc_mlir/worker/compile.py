@@ -59,7 +59,7 @@ from pyc_mlir.worker.messages import (
     request,
     travelling,
 )
-from pyc_mlir.worker.protocol import Frame
+from pyc_mlir.worker.process import Frame
 
 # What share of the limit goes by before a second worker begins. Later leaves the cheapest stage
 # too little time, since it takes two thirds of what is asked; at once slows every compile.
@@ -167,9 +167,15 @@ class WorkerCompile:
         while not self._first.done and not over:
             # Once more at the end, for what came while a policy of this process was asked.
             over = self._left == 0
-            begins = self._until_second() if stages and self._second is None else None
+            begins = None
+            if stages and self._second is None and self.limit is not None:
+                begins = max(0.0, self.limit * SECOND_AFTER - self.seconds)
             if begins == 0 and not over:
-                self._begin_second(stages)
+                policy, clock = self._options.policy, self._clock
+                self._second = WorkerAttempt(policy, lambda _: nullcontext(), self._trusted, clock)
+                if DEFAULT not in stages:
+                    self._second.worker.yield_to_others()
+                self._second.ask(*(request(COMPILE, self._job, stage) for stage in stages))
             both = (self._first, self._second)
             waits = [s for s in (self._left, begins or None) if s is not None]
             wait([a for a in both if a is not None and a.error is None], min(waits, default=None))
@@ -177,20 +183,7 @@ class WorkerCompile:
 
     @property
     def _left(self) -> float | None:
-        """The seconds up to the end, 0 once it is reached; None without one."""
         return None if self._end is None else max(0.0, self._end - self.seconds)
-
-    def _until_second(self) -> float:
-        """Return the seconds until the second worker is due."""
-        assert self.limit is not None, "only a limit has stages"
-        return max(0.0, self.limit * SECOND_AFTER - self.seconds)
-
-    def _begin_second(self, stages: Sequence[str]) -> None:
-        policy, clock = self._options.policy, self._clock
-        self._second = WorkerAttempt(policy, lambda _: nullcontext(), self._trusted, clock)
-        if DEFAULT not in stages:
-            self._second.worker.yield_to_others()
-        self._second.ask(*(request(COMPILE, self._job, stage) for stage in stages))
 
     def _answer(self) -> Frame:
         if self._first.error is not None:
@@ -277,7 +270,6 @@ def in_workers(
 
 
 def _through(cache: Cache, job: Job, work: WorkerCompile) -> Artifact:
-    """Return what the cache has, tried by a worker; else what the worker compiles."""
     # What a file holds is found out by the worker, which may crash and can be ended.
     made = compiled(
         cache, job, lambda _: work.compile(), lambda job, _: (job, work.part()), read=False
@@ -300,22 +292,18 @@ def in_time(artifact: Artifact, contract: Contract, seconds: float) -> Artifact:
     clause = replace(artifact.contract_report[CLAUSE], measured={"seconds": seconds})
     if seconds > limit + ALLOWED_OVERRUN:
         if takes_no_overrun(contract):
-            raise _late(limit, seconds)
+            raise PycError(
+                ReasonCode.COMPILE_TIMEOUT,
+                f"contract clause `{CLAUSE}`: expected a program within {limit:g} s, got one after "
+                f"{seconds:.3g} s, since no limit ends what this process does (a trace, the "
+                "answers of a policy, the cache), and the contract takes no overrun; raise the "
+                "limit",
+            )
         code = ReasonCode.COMPILE_TIMEOUT.name
         clause = replace(clause, status=Status.BROKEN, code=code)
     known = () if artifact.checks is None else artifact.checks.clauses
     others = (c for c in known if c.clause != CLAUSE)
     return artifact.with_checks(clauses=(*others, clause))
-
-
-def _late(limit: float, seconds: float) -> PycError:
-    """Return the error for a program that is there, but too late."""
-    return PycError(
-        ReasonCode.COMPILE_TIMEOUT,
-        f"contract clause `{CLAUSE}`: expected a program within {limit:g} s, got one after "
-        f"{seconds:.3g} s, since no limit ends what this process does (a trace, the answers of a "
-        "policy, the cache), and the contract takes no overrun; raise the limit",
-    )
 
 
 # Seconds: the system counts a wait in milliseconds, of 31 bits.
@@ -404,18 +392,14 @@ class WorkerAttempt:
             names = list(self._policy.variants(site))
             self.worker.channel.send(Frame({"names": names}))
         else:
-            self._ended(kind, frame)
+            self._current = None
+            if kind == REFUSED:
+                self.error = error_of(frame)
+            elif kind == FAULT:
+                self.error = WorkerFault(header["traceback"])
+            else:
+                self.answers.append((frame, self._clock()))
         self._next()
-
-    def _ended(self, kind: str, frame: Frame) -> None:
-        """Take the answer to the current request."""
-        self._current = None
-        if kind == REFUSED:
-            self.error = error_of(frame)
-        elif kind == FAULT:
-            self.error = WorkerFault(frame.header["traceback"])
-        else:
-            self.answers.append((frame, self._clock()))
 
     def _ended_early(self) -> None:
         request = self._current or next(iter(self._waiting), None)

@@ -45,8 +45,8 @@ from pyc_mlir.frontends.sources import (
     OnnxModel,
     Packed,
 )
+from pyc_mlir.iree.diagnostics import CompileError, IreeDiagnostic
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
-from pyc_mlir.iree.session import CompileError, IreeDiagnostic
 from pyc_mlir.pipelines.choices.choices import Adapted, Decision, Policy, Prefers
 from pyc_mlir.pipelines.choices.contract import ClauseReport
 from pyc_mlir.pipelines.choices.policies import BUILT_IN, load_policy
@@ -54,7 +54,7 @@ from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.driver.pipeline_text import PipelineError
 from pyc_mlir.pipelines.memory.planner.planner import BudgetRefused
 from pyc_mlir.util.temp_dir import no_room
-from pyc_mlir.worker.protocol import Blob, Frame
+from pyc_mlir.worker.process import Blob, Frame
 
 # What is asked for: an artifact, the program's part of a cache key, or to try an artifact.
 COMPILE, PART, TRY = "compile", "part", "try"
@@ -306,7 +306,7 @@ _KINDS: Mapping[type[PycError], Mapping[str, Any]] = {
 #     python -m pyc_mlir.worker pyc-crash-1f2e3d4c.request
 #
 # compiles the same request in that process, so that a debugger sees the crash. The file is one
-# frame (`protocol.py`): the options as JSON, then the program.
+# frame: the options as JSON, then the program.
 
 _OUTPUT_CHARACTERS = 400
 # How LLVM ends a process that cannot write one of its files.
@@ -360,13 +360,11 @@ def write_reproducer(request: Frame, folder: Path) -> Path:
 
 
 def _file(request: Frame) -> Path | None:
-    """Return the file that a request names, if it does."""
     name = request.header["source"].get("path")
     return None if name is None else Path(request.header["folder"]) / name
 
 
 def _read(request: Frame) -> bytes:
-    """Return the program's bytes: of a file what it holds now, nothing if it cannot be read."""
     path = _file(request)
     if path is None:
         return bytes(request.blobs[0]) if request.blobs else b""

@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from pyc_mlir.artifact.artifact import from_bytes
 from pyc_mlir.cache.key import program_part
@@ -37,7 +36,7 @@ from pyc_mlir.worker.messages import (
     job_of,
     verifications_of,
 )
-from pyc_mlir.worker.protocol import Channel, Frame
+from pyc_mlir.worker.process import Channel, Frame
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,10 @@ class Server:
         if header["do"] == PART:
             with new_context() as context, ir.Location.unknown():
                 self._held = requested.load(context)
-                return _part(self._held)
+                try:
+                    return Frame({"kind": PART, "part": program_part(self._held), "why": ""})
+                except Unkeyed as refusal:
+                    return Frame({"kind": PART, "part": None, "why": str(refusal)})
         requested = requested if held is None else requested.loaded(held)
         job = requested.under(at_stage(requested.options, header["stage"]))
         if header["do"] == COMPILE:
@@ -108,16 +110,6 @@ class Server:
             yield
         finally:
             self._channel.send(Frame({"kind": "stage", "title": title, "begins": False}))
-
-
-def _part(source: Loaded) -> Frame:
-    part: dict[str, Any] | None = None
-    why = ""
-    try:
-        part = program_part(source)
-    except Unkeyed as refusal:
-        why = str(refusal)
-    return Frame({"kind": PART, "part": part, "why": why})
 
 
 def main(descriptor: int) -> None:

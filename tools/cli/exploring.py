@@ -9,8 +9,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from pyc_mlir.compilation.compile_options import CompileOptions
-from pyc_mlir.compilation.options import Options
+from pyc_mlir.compilation.options import CompileOptions, Options
 from pyc_mlir.lab.explore.policy import Explore
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.tools.cli.common import DATABASE, Parser, Progress, default_url, usage_error

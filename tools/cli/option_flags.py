@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from pyc_mlir.artifact.signature import Range
-from pyc_mlir.compilation.compile_options import CompileOptions, texts
+from pyc_mlir.compilation.options import CompileOptions, texts
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
 

@@ -10,7 +10,7 @@ from pyc_mlir.artifact.memory import RegionReport
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.evidence import Computes
 from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout
-from pyc_mlir.profile.operations import few
+from pyc_mlir.profile.dispatches import few
 from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.explain.charts import (
     arena_chart,

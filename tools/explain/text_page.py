@@ -7,7 +7,7 @@ from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.evidence import Computes
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout
-from pyc_mlir.profile.operations import Operation
+from pyc_mlir.profile.dispatches import Operation
 from pyc_mlir.tools.explain.facts import (
     ExplainedProgram,
     RegionFacts,

@@ -5,9 +5,8 @@ Comes in: a measured or predicted `Profile`.
 
 from collections.abc import Sequence
 
-from pyc_mlir.profile.operations import Operation, uncovered
-from pyc_mlir.profile.profile import Profile
-from pyc_mlir.profile.views import summary
+from pyc_mlir.profile.dispatches import Operation, uncovered
+from pyc_mlir.profile.profile import Profile, summary
 from pyc_mlir.util.units import quantity
 
 HEAD = ("share", "time", "times", "operations", "nodes of the model", "code")

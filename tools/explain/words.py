@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from pyc_mlir.dialects.names import is_op_id
 from pyc_mlir.pipelines.choices.choices import Decision, Site
 from pyc_mlir.pipelines.choices.log import Listed
-from pyc_mlir.profile.operations import MOST_TITLED, few
+from pyc_mlir.profile.dispatches import MOST_TITLED, few
 from pyc_mlir.tools.explain.facts import ExplainedProgram, size
 
 WHOLE, UNNAMED = "the whole program", "operations without names"

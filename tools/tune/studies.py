@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from pyc_mlir.compilation.compile_options import CompileOptions
+from pyc_mlir.compilation.options import CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.database.trials import DONE, FAILED

@@ -19,7 +19,7 @@ from pyc_mlir.lab.evidence.rows import OK, Graph, Implementation, Prediction, St
 from pyc_mlir.measure.environment import Environments
 from pyc_mlir.pipelines.target.cost_model import totals
 from pyc_mlir.pipelines.target.work import parse_work
-from pyc_mlir.profile.operations import MOST_TITLED, few
+from pyc_mlir.profile.dispatches import MOST_TITLED, few
 
 
 @dataclass(frozen=True)

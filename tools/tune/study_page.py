@@ -13,7 +13,7 @@ from pyc_mlir.measure.environment import current_hashes
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import TARGETS, Target
-from pyc_mlir.profile.operations import few
+from pyc_mlir.profile.dispatches import few
 from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.page import svg

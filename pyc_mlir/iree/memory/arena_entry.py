@@ -10,28 +10,172 @@ code is generated once. IREE's ``EmplaceTransients`` and ``MaterializeTransientS
 rest in the stream phase, after the memory plan, so that the arena has the planned size.
 
 An output can take a buffer where its shape is known before the call: static dimensions, and
-dynamic ones that are a dimension of an input. It does take one if `taken` says so: arena_choice.py
-leaves it out where IREE would make the value elsewhere and copy it. The shapes travel in the
-function's reflection, as ``pyc.outputs``: JSON, for each result its dimensions (a size, or [input,
-axis]) or null; ``pyc.buffers`` are the numbers of the results that take buffers, in that order.
+dynamic ones that are a dimension of an input. It does take one unless IREE would make the value
+elsewhere and copy it into the caller's buffer, which is seen on IREE's stream IR. The shapes travel
+in the function's reflection, as ``pyc.outputs``: JSON, for each result its dimensions (a size, or
+[input, axis]) or null; ``pyc.buffers`` are the numbers of the results that take buffers, in that
+order.
 ``pyc.donations``, which comes with the memory plan, are pairs [input, result]: the input's memory
 may be the buffer of the result.
+
+A call of the second entry must never need more memory than one of `main`: after the memory plan,
+what a call of each allocates is compared (`calls.py`). Where the second one is not proven to need
+at most what the first one does, it is made again without outputs in buffers, and after that not at
+all.
 """
 
 import json
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from pyc_mlir.iree.own_results import ARGUMENT, BARRIER
-from pyc_mlir.iree.session import IreeSession
-from pyc_mlir.pipelines.streams.ir import index_constant, ir, maker, operations, ties
+from pyc_mlir.iree.compiler import IreeSession
+from pyc_mlir.iree.diagnostics import CompileError
+from pyc_mlir.iree.memory.budget import BudgetNotKept
+from pyc_mlir.iree.memory.calls import (
+    BUFFERS,
+    ArenaEntry,
+    EntryRequest,
+    entry_of,
+    handed_buffers,
+)
+from pyc_mlir.iree.memory.versions import to_async
+from pyc_mlir.iree.rewrites import ARGUMENT, BARRIER
+from pyc_mlir.pipelines.streams.ir import (
+    constant_of,
+    find,
+    functions_of,
+    index_constant,
+    ir,
+    maker,
+    operations,
+    storage_of,
+    ties,
+)
 from pyc_mlir.pipelines.streams.sizes import Ranges
 
-SUFFIX = "$arena"
-OUTPUTS, BUFFERS, DONATIONS = "pyc.outputs", "pyc.buffers", "pyc.donations"
+SITE, MADE, NONE = "arena-entry", "made", "none"
+_IMPORT, _UPDATE = "stream.tensor.import", "stream.async.update"
+_THERE_BEFORE = (_IMPORT, "util.global.load")
+_OUTPUTS = "pyc.outputs"
 _RESHAPE, _DISPATCH, _ALIAS = "flow.tensor.reshape", "flow.dispatch", "hal.tensor.alias"
 # Dimensions of an output: a size, or the input and its axis that have it. None: not known.
 Shape = list[int | list[int]] | None
+T = TypeVar("T")
+# Goes from where `to_async` ends to the end of phase `stream`, and returns what is said of that.
+ToStream = Callable[[IreeSession], T]
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """An entry that is not to be: why, and whether one without outputs in buffers may be."""
+
+    why: str
+    again: bool = False
+
+
+def make_entry(
+    session: IreeSession, request: EntryRequest, to_stream: ToStream[T]
+) -> tuple[ArenaEntry, T]:
+    """Take a session from the end of phase `flow` to that of `stream`, with the entry or not.
+
+    Returns what came of the request, and what `to_stream` returned for the module that stays.
+    Raises as `to_stream` does without the entry.
+    """
+    start, missing = session.module, ""
+    for into_buffers in (True, False) if request.wanted else ():
+        made = _tried(session, start, request, into_buffers, to_stream)
+        if not isinstance(made, _Refused):
+            return made
+        missing = made.why
+        if not made.again:
+            break
+    session.use(start)
+    to_async(session)
+    said = to_stream(session)
+    with session.context:
+        return replace(entry_of(session.module, request), missing=missing), said
+
+
+def _tried(
+    session: IreeSession,
+    start: Any,
+    request: EntryRequest,
+    into_buffers: bool,
+    to_stream: ToStream[T],
+) -> tuple[ArenaEntry, T] | _Refused:
+    before = len(session.diagnostics)
+    try:
+        left_out = _add(session, start, request, into_buffers)
+        if isinstance(left_out, _Refused):
+            return left_out
+        said = to_stream(session)
+    except BudgetNotKept as error:
+        if not error.optional:
+            raise
+        return _Refused(error.message)
+    except CompileError as error:
+        # Perhaps the entry is at fault; if not, the compile without it fails too.
+        del session.diagnostics[before:]
+        # Only IREE's words: a message's location may hold a path, and artifacts carry none.
+        errors = [d for d in error.diagnostics if d.severity == "error"]
+        return _Refused(f"IREE: {errors[0].message if errors else error.got}")
+    with session.context:
+        entry = replace(entry_of(session.module, request), left_out=left_out)
+    if entry.proven:
+        return entry, said
+    return _Refused(f"a call of it would need {entry.needs}", again=entry.second is not None)
+
+
+def _add(
+    session: IreeSession, start: Any, request: EntryRequest, into_buffers: bool
+) -> tuple[int, ...] | _Refused:
+    """Add the entry, without buffers for outputs that IREE would copy there.
+
+    Leaves the session where `to_async` does. Returns the outputs without a buffer.
+    """
+    second_entries, modes = request.second_entries, request.modes
+    left_out: dict[str, set[int]] = {f: set() for f in second_entries}
+    with session.context:
+        main = functions_of(start).get(request.function)
+        if main is not None and not into_buffers:
+            results = range(len(operations(main.regions[0].blocks[0])[-1].operands))
+            left_out = {f: set(results) for f in second_entries}
+    while True:
+        session.use(start.clone())
+        with session.context, ir.Location.unknown():
+            entries = [*second_entries.items(), *((request.function, name) for name in modes)]
+            added = [add_entry(session.module, f, name, left_out[f]) for f, name in entries]
+        if missing := next(filter(None, added), ""):
+            return _Refused(missing)
+        to_async(session)
+        with session.context:
+            copied = copied_outputs(session.module, second_entries)
+        if all(copied[f] <= left_out[f] for f in second_entries):
+            return tuple(sorted(left_out[request.function]))
+        for f in second_entries:
+            left_out[f] |= copied[f]
+
+
+def copied_outputs(module: Any, second_entries: Mapping[str, str]) -> dict[str, set[int]]:
+    """Return the results whose value is made elsewhere and then copied into a caller's buffer.
+
+    Read after `to_async`, by function. A copy of what is there before the call (an input, say)
+    costs no memory.
+    """
+    entries, found = handed_buffers(module), dict[str, set[int]]()
+    for function, name in second_entries.items():
+        (second, buffers), found[function] = entries[name], set()
+        for op in find(second, _UPDATE):
+            target, size, begin, end, source = (op.operands[i] for i in range(5))
+            ends = end == size or constant_of(end) == constant_of(size)
+            origin = maker(storage_of(source))
+            if constant_of(begin) != 0 or not ends:
+                continue
+            if origin is not None and origin.name not in _THERE_BEFORE:
+                number = buffers.get(maker(storage_of(target)))
+                found[function] |= set() if number is None else {number}
+    return found
 
 
 def add_entry(module: Any, function: str, name: str, left_out: Collection[int] = ()) -> str:
@@ -40,10 +184,11 @@ def add_entry(module: Any, function: str, name: str, left_out: Collection[int] =
     `left_out` are the numbers of results that take no buffer.
     """
     body = module.regions[0].blocks[0]
-    main = function_named(module, function)
+    functions = functions_of(module)
+    main = functions.get(function)
     if main is None or "iree.abi.stub" not in main.attributes:
         return "IREE gave the function no entry of its plain ABI"
-    if function_named(module, name) is not None:
+    if name in functions:
         return f"the module has a function `{name}` of its own"
     if obstacle := _obstacle(main):
         return obstacle
@@ -65,15 +210,7 @@ def add_entry(module: Any, function: str, name: str, left_out: Collection[int] =
     return ""
 
 
-def note_donations(function: Any, pairs: Sequence[tuple[int, int]]) -> None:
-    """Have the reflection of an entry say which inputs may give their memory to a result."""
-    entries = {a.name: a.attr for a in ir.DictAttr(function.attributes["iree.reflection"])}
-    entries[DONATIONS] = ir.StringAttr.get(json.dumps(list(map(list, pairs))))
-    function.attributes["iree.reflection"] = ir.DictAttr.get(entries)
-
-
 def _obstacle(main: Any) -> str:
-    """Return why a second entry of `main` cannot be made, or nothing."""
     if len(main.regions[0].blocks) != 1:
         return "the function's control flow has several blocks"
     block = main.regions[0].blocks[0]
@@ -113,7 +250,7 @@ def _redirect(
             # IREE keeps another copy of what is read after it was handed out.
             export.move_before(end)
         _mark(export, arena)
-    return {OUTPUTS: shapes, BUFFERS: buffers}
+    return {_OUTPUTS: shapes, BUFFERS: buffers}
 
 
 def _exports(returned: Any) -> list[Any | None]:
@@ -159,8 +296,10 @@ def _emplace(tensor: Any, dims: list[Any], export: Any, block: Any) -> None:
     alias = _alias(made, dims if made == tensor else [], buffer, ir.InsertionPoint(export))
     alias.move_after(last)
     for use in list(made.uses):
-        user = use.owner.operation
-        if user != alias and last.is_before_in_block(_in_block(user, block)):
+        user = inside = use.owner.operation
+        while inside.block != block:
+            inside = inside.parent.operation
+        if user != alias and last.is_before_in_block(inside):
             user.operands[use.operand_number] = alias.result
 
 
@@ -175,13 +314,6 @@ def _unbarred(tensor: Any) -> Any:
     """Return an argument without the barrier that keeps it apart from its result."""
     op = maker(tensor)
     return tensor if op is None or op.name != BARRIER else op.operands[0]
-
-
-def _in_block(op: Any, block: Any) -> Any:
-    """Return the op of `block` in which `op` stands."""
-    while op.block != block:
-        op = op.parent.operation
-    return op
 
 
 def _alias(tensor: Any, dims: list[Any], buffer: Any, place: Any) -> Any:
@@ -217,7 +349,6 @@ def _origin(tensor: Any) -> Any:
 
 
 def _shape(tensor: Any, dims: list[Any]) -> Shape:
-    """Return the dimensions of a result, as far as the arguments tell them before the call."""
     type_ = ir.RankedTensorType(tensor.type)
     unknown = iter(dims)
     found: list[int | list[int]] = []
@@ -237,17 +368,8 @@ def _shape(tensor: Any, dims: list[Any]) -> Shape:
 
 
 def _export(value: Any) -> Any | None:
-    """Return the op that hands a computed tensor out; None where an argument is handed back."""
     op = maker(value)
     return op if op is not None and op.name == "hal.tensor.export" else None
-
-
-def function_named(module: Any, name: str) -> Any | None:
-    """Return the function of that name, if a module has one."""
-    for op in operations(module.regions[0].blocks[0]):
-        if op.name == "util.func" and ir.StringAttr(op.attributes["sym_name"]).value == name:
-            return op
-    return None
 
 
 def _buffer() -> Any:
@@ -267,25 +389,22 @@ _AT_MOST, _AT_LEAST = 7, 9
 def assert_ranges(session: IreeSession, function: str, ranges: Ranges) -> None:
     """Begin `function`, of a module at the end of phase `flow`, with a check of each range."""
     with session.context, ir.Location.unknown():
-        found = function_named(session.module, function)
+        found = functions_of(session.module).get(function)
         if found is None or not ranges:
             return
         block = found.regions[0].blocks[0]
         with ir.InsertionPoint.at_block_begin(block):
             for (argument, axis), (low, high) in ranges.items():
-                size = _dimension(block.arguments[argument], axis)
+                view = block.arguments[argument]
+                index = ir.IndexType.get()
+                attributes = {"index": ir.IntegerAttr.get(index, axis)}
+                size = ir.Operation.create(
+                    "hal.buffer_view.dim", results=[index], operands=[view], attributes=attributes
+                ).result
                 text = f"input{argument}: expected {low} to {high} in dimension {axis}"
                 _assert(_compared(_AT_LEAST, size, low), text)
                 _assert(_compared(_AT_MOST, size, high), text)
         found.verify()
-
-
-def _dimension(view: Any, axis: int) -> Any:
-    index = ir.IndexType.get()
-    attributes = {"index": ir.IntegerAttr.get(index, axis)}
-    return ir.Operation.create(
-        "hal.buffer_view.dim", results=[index], operands=[view], attributes=attributes
-    ).result
 
 
 def _compared(predicate: int, size: Any, end: int) -> Any:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.memory.versions import CallAllocations, Version
+from pyc_mlir.iree.memory.calls import CallAllocations
+from pyc_mlir.iree.memory.versions import Version
 from pyc_mlir.pipelines.streams.sizes import ByteSize
 
 
@@ -171,7 +172,7 @@ def shares_of(
     Raises PycError (BUDGET_NOT_FOUND) where a size is not known, nor bounded.
     """
     found = {}
-    for name, call in version.calls.items():
+    for name, call in version.allocations.calls.items():
         if call.moments is None:
             raise PycError(
                 ReasonCode.BUDGET_NOT_FOUND,
@@ -179,7 +180,7 @@ def shares_of(
                 "got one whose control flow decides them; unroll its loops and conditions",
             )
         outputs = None if call.outputs is None else call.outputs.largest
-        allowance = budget.allowance(version.constants, outputs)
+        allowance = budget.allowance(version.allocations.constants, outputs)
         own = [i for i, region in enumerate(version.regions) if region.function == name]
         smallest = {i: min(arena_bytes(v, i) for v in versions[i]) for i in own}
         found[name] = Shares(allowance, smallest, _times(call, budget.concurrency))

@@ -23,7 +23,7 @@ from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.signatures import signature_of
 from pyc_mlir.frontends.sources import Source
-from pyc_mlir.iree.entry import read_entry
+from pyc_mlir.iree.foreign import read_entry
 from pyc_mlir.lab.evidence.identity import graph_of_program
 from pyc_mlir.lab.evidence.rows import Graph
 

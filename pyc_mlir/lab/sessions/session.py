@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from pyc_mlir.compilation.compile_options import CompileOptions
+from pyc_mlir.compilation.options import CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.rows import (
     CONSTANTS,

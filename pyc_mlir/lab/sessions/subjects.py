@@ -17,7 +17,7 @@ import numpy as np
 
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import make_inputs
-from pyc_mlir.compilation.compile_options import CompileOptions
+from pyc_mlir.compilation.options import CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import encode
 from pyc_mlir.dialects.ir.bindings import ir

@@ -18,7 +18,7 @@ from pyc_mlir.pipelines.choices.evidence import Computes
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import TARGETS, Target, available_cores, read_host_cpu
-from pyc_mlir.profile.known import report_of
+from pyc_mlir.profile.dispatches import report_of
 
 # What was compiled is estimated without a compiler.
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.job import Job
-from pyc_mlir.compilation.options import resolve
+from pyc_mlir.compilation.options import CompileOptions, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import (

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
-from pyc_mlir.compilation.options import resolve
+from pyc_mlir.compilation.options import CompileOptions, resolve
 from pyc_mlir.frontends.sources import MlirFile, OnnxFile, Source
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom
 from pyc_mlir.lab.evidence.database.store import EvidenceStore

@@ -5,32 +5,26 @@ from dataclasses import replace
 from math import ceil, log2
 
 import pytest
+from house import rooms
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc_mlir.compilation.attempts import (
-    Attempt,
-    Failure,
-    attempts_of,
-    attempts_under,
-    fallback_reasons,
-    follows,
-    may_be_followed,
-    refusal,
-    retry_reasons,
-)
-from pyc_mlir.compilation.build import UNFUSED
+from pyc_mlir.compilation import attempts
+from pyc_mlir.compilation.attempts import Way, ways_of
+from pyc_mlir.compilation.build import UNFUSED, Plan
 from pyc_mlir.compilation.contract_check import NothingToFind, find_culprits
+from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.lower import Lowered
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.sources import Packed
+from pyc_mlir.iree.diagnostics import CompileError
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
-from pyc_mlir.iree.session import CompileError
 from pyc_mlir.pipelines.choices.choices import Choices, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Reason
 
 FAILED = ReasonCode.TARGET_COMPILE_FAILED
-RETRY, FALLBACK = ReasonCode.BUDGET_RETRY, ReasonCode.CODEGEN_FALLBACK
 BUDGET = make_options(contract=Contract(memory_budget_bytes=1 << 20))
 TOGETHER, SMALLEST = "co-selected", "memory_first, IREE's code"
 
@@ -43,71 +37,80 @@ def over(arena: int) -> BudgetNotKept:
     return BudgetNotKept(ByteBudget(100, 0), SmallestProgram(0, 0, arena, 1.0, 1.0), proven=False)
 
 
-def after(*ends: PycError | None, options: Options = BUDGET) -> tuple[list[str], list[Failure]]:
-    """What is tried where attempts end so, one after another; None is a success."""
-    tried: list[str] = []
-    failures: list[Failure] = []
-    left = list(ends)
-    for attempt in attempts_of(options, Choices(options.policy, options.recipe)):
-        if not follows(attempt, failures):
-            continue
-        setting = attempt.setting or "aggressive"
-        tried.append(f"{attempt.way}: {setting}")
-        end = left.pop(0)
-        if end is None:
-            break
-        failures.append(Failure(Attempt(attempt.options, attempt.way, setting, attempt.why), end))
-    assert not left
-    return tried, failures
+@pytest.fixture
+def after(monkeypatch: pytest.MonkeyPatch):
+    """Compile where tries end so, one after another (None is a success).
 
+    Returns what was tried, the log, and why settings were left; or the error in its place.
+    """
 
-def test_the_list_is_flat_and_in_order():
-    found = [(a.way, a.setting, a.why) for a in attempts_of(BUDGET, Choices())]
-    settings = [(s, FALLBACK) for s in ("aggressive", "plain", UNFUSED)]
-    assert found == [
-        ("balanced", None, None),
-        *(("balanced", *s) for s in settings),
-        (TOGETHER, None, RETRY),
-        *((TOGETHER, *s) for s in settings),
-        ("memory_first", None, RETRY),
-        *(("memory_first", *s) for s in settings),
-        (SMALLEST, None, RETRY),
-        *((SMALLEST, *s) for s in settings),
-    ]
-    parts = {
-        a.way: (a.options.parts_for, a.options.kernels) for a in attempts_of(BUDGET, Choices())
-    }
-    assert parts["balanced"] == ("balanced", "all") and parts[SMALLEST] == ("memory_first", "iree")
+    def run(*ends: PycError | None) -> tuple[list[str], Choices, object]:
+        tried: list[str] = []
+        left = list(ends)
 
+        def build(plan: Plan, setting: str) -> list[Reason]:
+            options = plan.options
+            together = TOGETHER if options.co_selected else SMALLEST
+            way = options.parts_for if options.kernels == "all" else SMALLEST
+            tried.append(f"{together if options.co_selected else way}: {setting}")
+            if (end := left.pop(0)) is not None:
+                raise end
+            return []
 
-def test_without_a_budget_there_is_one_way_and_no_decision():
-    for options in (
-        make_options(),
-        make_options(contract=BUDGET.contract, kernels="iree", planner_mode="memory_first"),
-    ):
+        names = {
+            "lower": lambda *_: Lowered(code=b""),
+            "plan_for": lambda lowered, options, _: Plan(lowered=lowered, options=options),
+            "build": build,
+            "complete": lambda _, why: why,
+            "co_selection": lambda job, _: (job.options, "chosen together"),
+        }
+        for name, value in names.items():
+            monkeypatch.setattr(attempts, name, value)
         choices = Choices()
-        assert attempts_of(options, choices) == attempts_under(options)
-        assert choices.log == ()
+        job = Job(Packed(b"", "main"), None, BUDGET)
+        made: object
+        try:
+            made = attempts._Compile(job, attempts.logged, choices).artifact(
+                ways_of(BUDGET, choices)
+            )
+        except PycError as error:
+            made = error
+        assert not left
+        return tried, choices, made
+
+    return run
 
 
-def test_a_recipe_begins_with_its_own_way():
-    recipe = Recipe({"budget:module": SMALLEST})
-    found = attempts_of(BUDGET, Choices(recipe=recipe))
-    assert {a.way for a in found} == {SMALLEST} and found[0].why is None
+def ways(options: Options, recipe: Recipe | None = None) -> dict[str, Options]:
+    found = ways_of(replace(options, recipe=recipe), Choices(recipe=recipe))
+    return {way.name: way.options for way in found}
+
+
+def test_the_ways_are_in_order():
+    found = ways(BUDGET)
+    assert list(found) == ["balanced", TOGETHER, "memory_first", SMALLEST]
+    parts = {name: (o.parts_for, o.kernels, o.co_selected) for name, o in found.items()}
+    assert parts["balanced"] == ("balanced", "all", False)
+    assert parts[TOGETHER] == ("memory_first", "all", True)
+    assert parts[SMALLEST] == ("memory_first", "iree", False)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"contract": BUDGET.contract, "kernels": "iree", "planner_mode": "memory_first"}]
+)
+def test_where_there_is_one_way_there_is_no_decision(given):
+    options, choices = make_options(**given), Choices()
+    assert ways_of(options, choices) == (Way("", options),) and choices.log == ()
 
 
 def test_who_chooses_kernels_is_not_overruled():
     """Nothing is chosen together beside a policy of one's own, or a recipe that says otherwise."""
-
-    def ways(recipe: Recipe | None = None, policy: str = "heuristic") -> list[str]:
-        options = replace(make_options(contract=BUDGET.contract, policy=policy), recipe=recipe)
-        return list(dict.fromkeys(a.way for a in attempts_of(options, Choices(recipe=recipe))))
-
-    assert TOGETHER in ways() and TOGETHER not in ways(policy="balanced")
-    assert TOGETHER not in ways(Recipe({"budget:module": "balanced"}))
-    assert ways(Recipe({"budget:module": TOGETHER}))[0] == TOGETHER
+    own = make_options(contract=BUDGET.contract, policy="balanced")
     gpu = make_options(contract=BUDGET.contract, target="cuda-sm_80")
-    assert TOGETHER not in {a.way for a in attempts_of(gpu, Choices())}
+    assert TOGETHER not in ways(own) and TOGETHER not in ways(gpu)
+    assert TOGETHER not in ways(BUDGET, Recipe({"budget:module": "balanced"}))
+    assert next(iter(ways(BUDGET, Recipe({"budget:module": TOGETHER})))) == TOGETHER
+    assert list(ways(BUDGET, Recipe({"budget:module": SMALLEST}))) == [SMALLEST]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,7 @@ def test_who_chooses_kernels_is_not_overruled():
         ),
     ],
 )
-def test_failures_of_one_kind_are_followed_by_their_own_remedy(ends, tried):
+def test_failures_of_one_kind_are_followed_by_their_own_remedy(after, ends, tried):
     assert after(*ends)[0] == tried
 
 
@@ -148,6 +151,9 @@ def test_failures_of_one_kind_are_followed_by_their_own_remedy(ends, tried):
         ((no_code("first"), no_code(), no_code()), FAILED, "first"),
         ((over(300), no_code("first"), no_code(), no_code()), FAILED, "first"),
         ((over(300), over(270), over(200), over(250)), ReasonCode.BUDGET_NOT_FOUND, "needs 200"),
+        # Other refusals are final.
+        ((PycError(ReasonCode.FILE_ACCESS, "full"),), ReasonCode.FILE_ACCESS, "full"),
+        ((PycError(ReasonCode.BUDGET_NOT_FOUND, "unknown"),), ReasonCode.BUDGET_NOT_FOUND, "unkn"),
         (
             (over(300), over(280), over(250), no_code(), over(150), no_code()),
             ReasonCode.BUDGET_NOT_FOUND,
@@ -155,27 +161,25 @@ def test_failures_of_one_kind_are_followed_by_their_own_remedy(ends, tried):
         ),
     ],
 )
-def test_a_refusal_stays_what_it_is(ends, code, reported):
-    error = refusal(after(*ends)[1])
+def test_a_refusal_stays_what_it_is(after, ends, code, reported):
+    error = after(*ends)[2]
     assert error.code is code and reported in error.message
 
 
-def test_other_refusals_are_final():
-    assert may_be_followed(no_code()) and may_be_followed(over(300))
-    assert not may_be_followed(PycError(ReasonCode.FILE_ACCESS, "full"))
-    assert not may_be_followed(PycError(ReasonCode.BUDGET_NOT_FOUND, "unknown outputs"))
+def test_a_fallback_says_what_was_left(after):
+    _, choices, why = after(no_code(), over(300), None)
+    assert why[0] == Reason("CODEGEN_FALLBACK", "aggressive: stack")
+    assert why[1].code == "BUDGET_RETRY"
+    assert why[1].message.startswith("plain: memory budget: expected at most 100 bytes")
+    assert choices.log[-1].chosen == "balanced"
 
 
-def test_a_fallback_says_what_was_left():
-    failures = after(no_code(), over(300), None)[1]
-    first, second = fallback_reasons(failures, "balanced")
-    assert first == Reason("CODEGEN_FALLBACK", "aggressive: stack")
-    assert second.code == "BUDGET_RETRY"
-    assert second.message.startswith("plain: memory budget: expected at most 100 bytes")
-    assert fallback_reasons(failures, "memory_first") == []
-    (retry,) = retry_reasons(failures)
-    assert retry.code == "BUDGET_RETRY"
-    assert retry.message.startswith("memory budget") and "needs 300" in retry.message
+def test_the_way_that_was_taken_says_why_the_others_were_left(after):
+    _, choices, why = after(over(300), None)
+    assert why == [] and choices.log[-1].chosen == TOGETHER
+    first, note = choices.log[-1].grounds
+    assert first.code == note.code == "BUDGET_RETRY" and note.message == "chosen together"
+    assert first.message.startswith("memory budget") and "needs 300" in first.message
 
 
 @given(st.integers(1, 500), st.data())
@@ -240,3 +244,20 @@ def test_a_test_that_says_nothing_is_refused(answer, applied):
     with pytest.raises(NothingToFind) as caught:
         find_culprits(range(3), lambda changes: answer)
     assert (caught.value.applied, caught.value.answer) == (applied, answer)
+
+
+# The files that a compile of an ONNX model passes (test/house.py).
+
+
+@pytest.mark.parametrize(
+    ("last", "rooms_passed", "returned"), [("lower", 16, 14), ("complete", 28, 57)]
+)
+def test_a_compile_passes_few_files_and_rarely_comes_back(last, rooms_passed, returned):
+    """At most so many up to linalg, and up to the artifact: numbers that only fall.
+
+    A file more on the way, or a call back into one, says what it is worth.
+    """
+    found = rooms(last)
+    assert found["rooms without the importer's"] <= rooms_passed
+    assert found["returns without the importer's"] <= returned
+    assert found["rooms"] <= rooms_passed + 14 and found["returns"] <= returned + 43

@@ -23,8 +23,8 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.python.specs import TensorSpec
+from pyc_mlir.iree.compiler import IreeSession
 from pyc_mlir.iree.memory.budget import BudgetNotKept
-from pyc_mlir.iree.session import IreeSession
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.streams.ir import find
 from pyc_mlir.pipelines.streams.sizes import interval_of, size_of

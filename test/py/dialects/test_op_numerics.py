@@ -16,7 +16,7 @@ from op_cases import Case, cases_of, dynamic_types, inputs
 from pyc_mlir.dialects.ir.interpreter import flush_subnormals
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.iree.session import CompileError
+from pyc_mlir.iree.diagnostics import CompileError
 
 PER_OP = 2
 # Ops of one module: a compile of a single op takes mostly what every compile takes.

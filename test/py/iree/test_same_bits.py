@@ -24,7 +24,7 @@ from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.wrong_code import AFTER
+from pyc_mlir.iree.rewrites import AFTER
 from pyc_mlir.pipelines.target.target import Target
 
 # Rows, and columns that no vector divides.

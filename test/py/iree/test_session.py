@@ -1,25 +1,31 @@
 """"""
 
+import re
+import subprocess
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
+import iree.compiler
 import numpy as np
 import pytest
 from faults import CHECKED
 from iree.compiler import ir
 from modules import add_text
+from remembered import Generated, RememberingSession, remember
 
 import pyc_mlir
 from pyc_mlir import compile
 from pyc_mlir.api import build
 from pyc_mlir.artifact.memory import from_bytes
-from pyc_mlir.compilation.compile_options import CompileOptions
-from pyc_mlir.compilation.options import make_options, resolve
+from pyc_mlir.compilation.options import CompileOptions, make_options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
-from pyc_mlir.iree import compiler, session
-from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.session import CompileError, IreeDiagnostic, IreeSession
+from pyc_mlir.iree import compiler, diagnostics
+from pyc_mlir.iree.compiler import DEFAULT_FLAGS, IreeSession, compile_module
+from pyc_mlir.iree.diagnostics import CompileError, IreeDiagnostic
+from pyc_mlir.iree.flags import _WORDS, names_file, reaches_out
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 
 CPU = Target.named("cpu")
@@ -329,14 +335,14 @@ def doubling(depth: int) -> str:
 def test_calls_that_stand_for_too_many_operations_are_refused():
     check(doubling(10))
     with pytest.raises(
-        PycError, match=f"at most {session.MAX_WRITTEN_OUT} operations with all calls"
+        PycError, match=f"at most {diagnostics.MAX_WRITTEN_OUT} operations with all calls"
     ):
         check(doubling(40))
 
 
 def test_a_large_module_may_repeat_its_functions(monkeypatch):
     """The bound is none of programs that are long themselves."""
-    monkeypatch.setattr(session, "MAX_WRITTEN_OUT", 100)
+    monkeypatch.setattr(diagnostics, "MAX_WRITTEN_OUT", 100)
     check(doubling(8))
     with pytest.raises(PycError, match="with all calls written out"):
         check(doubling(16))
@@ -393,3 +399,124 @@ def test_kernels_are_named_by_their_group():
     x, w = np.ones((8, 64), np.float32), np.ones((64, 64), np.float32)
     found = sources(lambda x: np.maximum(x @ w, 0), x)
     assert found == {"pyc_gemm_0": {"group"}}
+
+
+# Flags whose value names a file are told from those whose text says all.
+TOOL = Path(str(iree.compiler.__file__)).parent / "_mlir_libs" / "iree-compile"
+# An option in the tool's help: its name, what stands for its value, the first line of its text.
+OPTION = re.compile(r"^ +--([\w-]+)(?:=<([^>]*)>)? +- +(.*)$", re.M)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--iree-codegen-transform-dialect-library=x.mlir",
+        "--iree-codegen-transform-dialect-library=1",
+        "--iree-hal-substitute-executable-source=a=b.mlir",
+        "--iree-hal-substitute-executable-object=a=b.o",
+        "--iree-hal-substitute-executable-configurations-from=folder",
+        "--iree-hal-dump-executable-files-to=x",
+        "--iree-opt-import-parameters=weights",
+        "--iree-preprocessing-pass-pipeline=builtin.module(x{patterns-file=p})",
+        "--iree-llvmcpu-system-linker-path",
+        "--iree-opt-level=../O1",
+        "--of-another-release=word",
+        "-o=x",
+        "@more",
+        "x.mlir",
+    ],
+)
+def test_files(flag):
+    assert names_file(flag) and reaches_out(flag)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *DEFAULT_FLAGS,
+        *(flag for target in TARGETS.values() for flag in target.flags),
+        "--iree-global-opt-data-tiling",
+        "--iree-opt-const-eval=false",
+        "--iree-stream-partitioning-favor=max-concurrency",
+        "--x=-1.5e3",
+        "--x=",
+    ],
+)
+def test_what_the_text_says_in_full(flag):
+    assert not names_file(flag)
+
+
+def test_flags_that_tell_more_than_the_program():
+    assert reaches_out("--mlir-print-ir-after-all") and not names_file("--mlir-print-ir-after-all")
+
+
+@pytest.fixture(scope="module")
+def options() -> dict[str, tuple[str, str]]:
+    """What stands for the value of each option of the compiler, and what is said of it."""
+    output_text = subprocess.run(
+        [str(TOOL), "--help-hidden"], capture_output=True, text=True, check=True
+    )
+    return {name: (value, text) for name, value, text in OPTION.findall(output_text.stdout)}
+
+
+def test_every_option_that_speaks_of_files_is_known_by_its_name(options):
+    """Even where the file has the name of a number."""
+    assert len(options) > 300
+    files = re.compile(r"\b(files?|paths?|director(y|ies)|folders?|filename)\b", re.I)
+    texts = {n: t for n, (value, t) in options.items() if value in ("string", "filename")}
+    speaking = [n for n, text in texts.items() if files.search(text)]
+    assert len(speaking) > 10
+    assert [n for n in speaking if not reaches_out(f"--{n}=1")] == []
+
+
+def test_words_are_options_of_this_release(options):
+    assert options.keys() >= _WORDS
+
+
+@pytest.fixture
+def made() -> Iterator[dict[bytes, Generated]]:
+    """What a test has generated; it begins with nothing in memory."""
+    before = RememberingSession.kept, RememberingSession.kept_bytes
+    RememberingSession.kept, RememberingSession.kept_bytes = {}, 0
+    remember()
+    yield RememberingSession.kept
+    RememberingSession.kept, RememberingSession.kept_bytes = before
+
+
+def source(number: float) -> bytes:
+    return f"""func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{
+      %c = arith.constant dense<{number}> : tensor<4xf32>
+      %0 = arith.addf %x, %c : tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }}""".encode()
+
+
+@pytest.mark.full
+def test_equal_modules_share_what_the_first_one_gave(made):
+    first, taken = compile_module(source(1.0), CPU), RememberingSession.taken
+    assert compile_module(source(1.0), CPU) == first and RememberingSession.taken == taken + 1
+    assert compile_module(source(2.0), CPU) != first and len(made) == 2
+    remember(False)
+    assert compile_module(source(1.0), CPU) == first, "generated, it is the same"
+    assert RememberingSession.taken == taken + 1
+
+
+def test_who_asks_for_the_text_of_a_later_phase_gets_it(made):
+    remember(False)
+    want = compile_module(source(1.0), CPU, compile_to="executable-targets")
+    remember()
+    compile_module(source(1.0), CPU)
+    assert compile_module(source(1.0), CPU, compile_to="executable-targets") == want
+
+
+@pytest.mark.full
+def test_what_depends_on_more_than_the_module_is_generated(made, monkeypatch, tmp_path):
+    compile_module(source(1.0), CPU)
+    taken = RememberingSession.taken
+    compile_module(source(1.0), CPU, dump_phases=tmp_path)
+    compile_module(source(1.0), CPU, ["--iree-llvmcpu-debug-symbols=true"])
+    monkeypatch.setenv("LLVM_OVERRIDE_PRODUCER", "another")
+    compile_module(source(1.0), CPU)
+    monkeypatch.setattr(compiler, "forbid_contraction", lambda module: None)
+    compile_module(source(1.0), CPU)
+    assert RememberingSession.taken == taken

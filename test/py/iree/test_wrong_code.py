@@ -8,11 +8,10 @@ from iree.compiler import ir
 
 import pyc_mlir
 from pyc_mlir.dialects.types import DTYPES, TensorType
-from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.memory import versions
-from pyc_mlir.iree.plain import compile_plain, plain_flags
-from pyc_mlir.iree.session import IreeSession
-from pyc_mlir.iree.wrong_code import flatten_stores, keep_repeats
+from pyc_mlir.iree import rewrites
+from pyc_mlir.iree.compiler import IreeSession, compile_module
+from pyc_mlir.iree.foreign import compile_plain, plain_flags
+from pyc_mlir.iree.rewrites import flatten_stores, keep_repeats
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable
@@ -255,8 +254,8 @@ UPDATED = """func.func @main(%x: tensor<7x3x3xi32>)
 
 def test_a_copy_is_made_before_the_update(monkeypatch):
     """Fails once IREE orders the two itself: no copy is late then, and the workaround may go."""
-    moved, advance = [], versions.advance_clones
-    monkeypatch.setattr(versions, "advance_clones", lambda m: moved.append(advance(m)) or moved[-1])
+    moved, advance = [], rewrites.advance_clones
+    monkeypatch.setattr(rewrites, "advance_clones", lambda m: moved.append(advance(m)) or moved[-1])
     program = pyc_mlir.compile(UPDATED, kernels="iree")
     assert sum(moved) > 0
     x = np.arange(-63, 0, dtype=np.int32).reshape(7, 3, 3)

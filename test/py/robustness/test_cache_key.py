@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from calibrations import calibration
 from onnx_models import info, model
+from option_values import CHANGES, RECIPE, REFUSED
 
 from pyc_mlir import Tensor
 from pyc_mlir.artifact.verification import CacheEvent
 from pyc_mlir.cache import key as identities
-from pyc_mlir.cache.key import Identity, current_identity, make_key, module_digests
-from pyc_mlir.cache.sources import Sources
+from pyc_mlir.cache.key import Identity, Sources, current_identity, make_key, module_digests
 from pyc_mlir.cache.store import CacheStore, Unkeyed, differences, nearest, parse_key, sha256
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import ReasonCode
@@ -28,8 +27,6 @@ from pyc_mlir.frontends.sources import Source
 from pyc_mlir.pipelines.choices.choices import FirstIsBest, Recipe, as_policy
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Note
-from pyc_mlir.pipelines.choices.policies import BUILT_IN
-from pyc_mlir.pipelines.shapes.choose import Demand
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.util.env_overrides import OVERRIDES
 from pyc_mlir.util.process_start import process_start
@@ -61,35 +58,6 @@ class Undated:
 
     def prefer(self, site, alternatives):
         return alternatives[0].name
-
-
-# A change of each field of `Options` that a key must show.
-CHANGES: dict[str, Any] = {
-    "target": Target.named("cpu-avx2"),
-    "contract": Contract(memory_budget_bytes=1 << 20),
-    "policy": BUILT_IN["balanced"],
-    "recipe": Recipe({"pyc-fuse:add.1": "keep"}),
-    "iree_flags": ("--iree-opt-level=O1",),
-    "planner_modes": ("memory_first",),
-    "kernels": "iree",
-    "parts_for": "memory_first",
-    "also_modes": ("balanced",),
-    "ranges": {"batch": (1, 64)},
-    "calibration": calibration(),
-    "co_selected": True,
-    "own_constants": True,
-    "islands": True,
-    "function": "score",
-    "guard_indices": False,
-    "check": True,
-    "plans": "auto",
-    "demand": Demand.of_ranges({"batch": (1, 2)}),
-}
-REFUSED: dict[str, Any] = {
-    "dump_phases": Path("phases"),
-    "passes": "pyc-canonicalize",
-    "node_names": True,
-}
 
 
 def test_every_field_of_the_options_is_in_the_key():
@@ -142,15 +110,7 @@ def test_every_clause_is_in_the_key(clause):
 
 def test_every_field_of_a_recipe_is_in_the_key():
     plain = Recipe({"s": "c"})
-    changes: dict[str, Any] = {
-        "choices": {"s": "d"},
-        "origins": {"s": ("policy", (Note("seen"),))},
-        "graph_id": "g",
-        "tolerant": True,
-        "made_for": "h",
-        "works": {"p:w": "c"},
-    }
-    assert changes.keys() == {f.name for f in fields(Recipe)}
+    changes = {f.name: getattr(RECIPE, f.name) for f in fields(Recipe)}
     keys = [key(Options(recipe=replace(plain, **{n: v}))) for n, v in changes.items()]
     assert len({key(Options(recipe=plain)).digest, *(k.digest for k in keys)}) == len(changes) + 1
 
@@ -335,7 +295,7 @@ class TestSources:
 
     def test_a_known_file_is_not_read_again(self, tmp_path, model, monkeypatch):
         first = self.sources(tmp_path).contents(Source.of(model))
-        monkeypatch.setattr("pyc_mlir.cache.sources.file_digest", None)
+        monkeypatch.setattr("pyc_mlir.cache.key.file_digest", None)
         assert self.sources(tmp_path).contents(Source.of(str(model))) == first
 
     def test_a_changed_file_is(self, tmp_path, model):
@@ -387,7 +347,7 @@ class TestSources:
         assert self.sources(tmp_path).contents(Source.of(path), read=False) is None
         read = self.sources(tmp_path).contents(Source.of(path))
         for name in ("_external_names", "file_digest"):
-            monkeypatch.setattr(f"pyc_mlir.cache.sources.{name}", None)
+            monkeypatch.setattr(f"pyc_mlir.cache.key.{name}", None)
         assert self.sources(tmp_path).contents(Source.of(path), read=False) == read is not None
 
     def test_memos_that_cannot_be_written_are_told(self, tmp_path, model):

@@ -1,7 +1,7 @@
 """Arrays as callers have them: shared, overlapping, strided, read-only, misaligned, with NaN.
 
 A call gives what numpy gives, and leaves its inputs as they were. (Memory for results is
-test_arena.py's and test_donation.py's.)
+test_arena.py's and test_memory_of_callers.py's.)
 """
 
 import numpy as np

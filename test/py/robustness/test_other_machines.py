@@ -24,7 +24,7 @@ from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.target.cpu_features import LINUX_NAMES, used_in_code
 from pyc_mlir.pipelines.target.target import TARGETS, CpuInfo
 from pyc_mlir.runtime.device import Device, host_cpu
-from pyc_mlir.runtime.load_check import other_runtime
+from pyc_mlir.runtime.executable import other_runtime
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_run
 
@@ -125,7 +125,7 @@ def lacking(monkeypatch, *features: str) -> None:
     cpu = host_cpu()
     assert cpu is not None
     less = replace(cpu, features=cpu.features - set(features))
-    monkeypatch.setattr("pyc_mlir.runtime.load_check.host_cpu", lambda: less)
+    monkeypatch.setattr("pyc_mlir.runtime.executable.host_cpu", lambda: less)
 
 
 def test_a_cpu_that_lacks_any_one_feature(made, monkeypatch):
@@ -212,7 +212,7 @@ def test_bytecode_of_another_release(made, change):
 @pytest.fixture
 def elsewhere(monkeypatch) -> Iterator[str]:
     """As if another release of the runtime were installed here, which takes the same bytecode."""
-    monkeypatch.setattr("pyc_mlir.runtime.load_check.runtime_version", lambda: "99.0")
+    monkeypatch.setattr("pyc_mlir.runtime.executable.runtime_version", lambda: "99.0")
     yield "this is 99.0"
 
 
@@ -237,7 +237,7 @@ def test_equal_bits_are_promised_for_equal_versions(monkeypatch):
     contract = Contract(determinism="strict")
     artifact = build(plus_one, [X], make_options(contract=contract))
     assert Program(artifact, SYNC).stats().contract["determinism"].code == ""
-    monkeypatch.setattr("pyc_mlir.runtime.load_check.runtime_version", lambda: "99.0")
+    monkeypatch.setattr("pyc_mlir.runtime.executable.runtime_version", lambda: "99.0")
     reported = Program(artifact, SYNC).stats().contract["determinism"]
     assert reported.code == "RUNTIME_DIFFERS" and str(reported.evidence[-1]).endswith(
         "this is 99.0"

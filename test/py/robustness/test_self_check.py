@@ -21,11 +21,10 @@ from pyc_mlir.artifact.verification import SelfCheck, Unchecked
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.compilation import contract_check, references
-from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.contract_check import WrongResult
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
-from pyc_mlir.compilation.options import make_options, resolve
+from pyc_mlir.compilation.options import CompileOptions, make_options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES

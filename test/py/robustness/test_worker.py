@@ -1,6 +1,7 @@
 """Workers: equal bytes, crashes and hangs that are told, and nothing left behind."""
 
 import os
+import random
 import re
 import shlex
 import signal
@@ -10,29 +11,47 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from conftest import sample
 from onnx import helper
 from onnx_models import model
+from scenarios import count_of
 from worker_calls import LONG, TEXT, X, chain, compiled, refusal
 from worker_hooks import (
+    ASKED_SLEEPS,
     CRASHES,
     FAULTY,
+    SLEEPS,
+    Clock,
     hook,
+    second_is_done,
+    with_clock,
 )
 
 import pyc_mlir
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import to_bytes
 from pyc_mlir.artifact.import_report import UnsupportedModel
+from pyc_mlir.cache.cache import Cache
+from pyc_mlir.cache.store import CacheStore
+from pyc_mlir.compilation.job import Job
+from pyc_mlir.compilation.lower import bytecode_of, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.frontends.sources import Source
+from pyc_mlir.pipelines.choices.choices import Recipe
+from pyc_mlir.pipelines.choices.contract import Contract, Status
+from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC
+from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_compile
 from pyc_mlir.tools.cli.common import run_tool
+from pyc_mlir.util.logs import logged
+from pyc_mlir.worker import compile as worker_compile
 from pyc_mlir.worker import process
 from pyc_mlir.worker.messages import WorkerFault
 
@@ -323,3 +342,299 @@ def test_a_command_counts_from_the_start_of_its_process(tmp_path, capsys):
     assert "[COMPILE_TIMEOUT]" in capsys.readouterr().err
     assert ran(time.time() - 1) == 0
     assert "max_compile_seconds = 600.0: checked" in capsys.readouterr().out
+
+
+FIVE = np.linspace(-1, 1, 5, dtype=np.float32)
+MUTANTS = count_of("untrusted bytecode, damaged")
+
+
+def bytecode() -> bytes:
+    with new_context() as context, ir.Location.unknown():
+        return bytecode_of(ir.Module.parse(FOREIGN, context))
+
+
+@pytest.mark.parametrize("suffix", [".mlirbc", ".mlir", ".anything"])
+@pytest.mark.full
+def test_a_file_of_bytecode_is_compiled(tmp_path, suffix):
+    process.end_all()
+    path = tmp_path / f"model{suffix}"
+    path.write_bytes(bytecode())
+    program = Program(build(path, None, make_options()))
+    np.testing.assert_array_equal(program(FIVE), np.abs(FIVE))
+    assert process.idle() == (), "its worker serves no one else"
+
+
+def test_bytes_of_bytecode_are_compiled():
+    np.testing.assert_array_equal(
+        Program(build(bytecode(), None, make_options()))(FIVE), np.abs(FIVE)
+    )
+
+
+@pytest.mark.full
+def test_sources_of_bytecode(tmp_path):
+    path = tmp_path / "model"
+    path.write_bytes(BYTECODE_MAGIC)
+    assert all(Source.of(given).is_bytecode for given in (path, str(path), bytecode()))
+    others = [FOREIGN, b"", b"ML", tmp_path, tmp_path / "none", "no\0path", lambda x: x]
+    assert not any(Source.of(given).is_bytecode for given in others)
+
+
+def test_it_is_not_parsed_in_this_process(tmp_path):
+    path = tmp_path / "model.mlirbc"
+    path.write_bytes(bytecode())
+    with pytest.raises(PycError, match="only a worker process may parse") as caught:
+        lower(Job.of(path, None, make_options()))
+    assert caught.value.code is ReasonCode.BAD_MODEL
+
+
+def test_a_crash_while_it_is_parsed_is_an_error(hook, tmp_path, monkeypatch):
+    hook(CRASHES)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = tmp_path / "model.mlirbc"
+    path.write_bytes(bytecode())
+    with pytest.raises(PycError, match="SIGSEGV") as caught:
+        build(path, None, make_options())
+    assert caught.value.code is ReasonCode.NATIVE_CRASH
+    assert len(list(tmp_path.glob("*.request"))) == 1
+
+
+@pytest.mark.parametrize("seed", range(MUTANTS))
+@pytest.mark.full
+def test_damaged_bytecode_is_told_or_compiles(tmp_path, monkeypatch, seed):
+    """Every mutant is refused with a code, or is a program."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    rng, data = random.Random(seed), bytearray(bytecode())
+    for _ in range(rng.randint(1, 4)):
+        data[rng.randrange(len(BYTECODE_MAGIC), len(data))] = rng.randrange(256)
+    path = tmp_path / "model.mlirbc"
+    path.write_bytes(data[: rng.choice([len(data), rng.randrange(5, len(data))])])
+    try:
+        assert build(path, None, make_options()).vmfb
+    except PycError as error:
+        assert error.code in (
+            ReasonCode.INVALID_IR,
+            ReasonCode.NATIVE_CRASH,
+            ReasonCode.TARGET_COMPILE_FAILED,
+            ReasonCode.UNSUPPORTED_DTYPE,
+            ReasonCode.BAD_MODEL,
+        )
+
+
+# The command line.
+def compile_file(tmp_path, *flags: str) -> int:
+    return pyc_compile.main([*flags, "-o", str(tmp_path / "out.vmfb")])
+
+
+@pytest.mark.full
+def test_the_command_line_compiles_bytecode(tmp_path):
+    path = tmp_path / "model.mlirbc"
+    path.write_bytes(bytecode())
+    assert compile_file(tmp_path, str(path)) == 0
+    assert (tmp_path / "out.vmfb").exists()
+    # In a process of its own: a forked child of one that has compiled opens no session of IREE.
+    command = [sys.executable, "-m", "pyc_mlir.tools.pyc_compile", str(path)]
+    command += ["--compile-to", "input", "-o", str(tmp_path / "out.mlir")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("flags", sample([["--max-compile-time", "60"], ["--untrusted"]], 2))
+def test_the_command_line_compiles_in_a_worker(tmp_path, capfd, flags):
+    path = tmp_path / "model.mlir"
+    path.write_text(FOREIGN)
+    assert compile_file(tmp_path, str(path), *flags) == 0
+    reported = "max_compile_seconds = 60.0: checked" in capfd.readouterr().out
+    assert reported == (flags[0] == "--max-compile-time")
+
+
+def test_the_command_line_ends_a_compile(tmp_path, capfd):
+    path = tmp_path / "model.mlir"
+    path.write_text(FOREIGN)
+    assert compile_file(tmp_path, str(path), "--max-compile-time", "1ms") == 1
+    assert "[COMPILE_TIMEOUT]" in capfd.readouterr().err
+
+
+def test_a_limit_needs_a_program(tmp_path, capfd):
+    path = tmp_path / "model.mlir"
+    path.write_text(FOREIGN)
+    assert pyc_compile.main([str(path), "--emit", "linalg", "--max-compile-time", "9"]) == 1
+    assert "[UNCHECKABLE_CLAUSE]" in capfd.readouterr().err
+
+
+def refusal_of_text() -> PycError:
+    with pytest.raises(PycError) as caught:
+        build(FOREIGN, None, make_options(), untrusted=True)
+    return caught.value
+
+
+def test_what_is_not_trusted_has_a_limit_by_default(hook, monkeypatch):
+    hook(SLEEPS)
+    monkeypatch.setattr(worker_compile, "UNTRUSTED_SECONDS", 0.5)
+    error = refusal_of_text()
+    assert error.code is ReasonCode.COMPILE_TIMEOUT
+    assert "a compile in a worker: expected a program within 0.5 s" in error.message
+    assert "set `max_compile_seconds`" in error.message
+
+
+@pytest.mark.full
+def test_the_contracts_limit_replaces_the_default_one(monkeypatch):
+    monkeypatch.setattr(worker_compile, "UNTRUSTED_SECONDS", 0.0)
+    assert refusal_of_text().code is ReasonCode.COMPILE_TIMEOUT
+    requested = make_options(contract=Contract(max_compile_seconds=600))
+    assert build(FOREIGN, None, requested, untrusted=True).vmfb
+    with worker_compile.WorkerCompile(Job.of(FOREIGN, None, make_options()), logged) as trusted:
+        assert trusted._left is None
+
+
+# What a limit may be exceeded by, in seconds.
+SLACK = 0.5
+
+
+# Limits.
+def took(source, inputs, limit: float, **asked) -> tuple[float, ReasonCode | None]:
+    """Seconds of a whole `compile`, and the code if it was refused."""
+    contract = Contract(max_compile_seconds=limit, **asked)
+    began, code = time.monotonic(), None
+    try:
+        pyc_mlir.compile(source, inputs, contract=contract)
+    except PycError as error:
+        code = error.code
+    return time.monotonic() - began, code
+
+
+def quickest(source, inputs, limit: float, **asked) -> tuple[float, ReasonCode | None]:
+    """The best of three: what the machine does besides is no fault of a limit."""
+    found: tuple[float, ReasonCode | None] = (float("inf"), None)
+    for _ in range(3):
+        found = min(found, took(source, inputs, limit, **asked), key=lambda f: f[0])
+        if found[0] <= limit + SLACK:
+            break
+    return found
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("limit", sample([0.2, 0.35, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0], 3))
+@pytest.mark.full
+def test_a_limit_is_kept(limit):
+    pyc_mlir.compile(TEXT)  # a first compile imports modules
+    seconds, code = quickest(chain, [X], limit)
+    assert seconds <= limit + SLACK
+    assert code in (None, ReasonCode.COMPILE_TIMEOUT)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("limit", sample([0.2, 0.5, 1.0, 2.0], 2))
+@pytest.mark.full
+def test_a_hung_worker_is_ended_at_the_limit(hook, limit):
+    hook(SLEEPS)
+    seconds, code = quickest(TEXT, None, limit)
+    assert limit <= seconds <= limit + SLACK
+    assert code is ReasonCode.COMPILE_TIMEOUT
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("jump", [-1e7, 1e7])
+def test_the_clock_of_the_day_is_not_asked(hook, monkeypatch, jump):
+    hook(SLEEPS)
+    real, asked = time.time, iter(range(10**9))
+    monkeypatch.setattr(time, "time", lambda: real() + jump * (next(asked) % 2))
+    seconds, code = quickest(TEXT, None, 0.5)
+    assert 0.5 <= seconds <= 0.5 + SLACK
+    assert code is ReasonCode.COMPILE_TIMEOUT
+
+
+@pytest.mark.parametrize("clause", [{"determinism": "strict"}, {"fallbacks": ("none",)}])
+def test_some_contracts_refuse_at_the_limit(hook, monkeypatch, clause):
+    hook(ASKED_SLEEPS)
+    taken, take = [], process.take
+    monkeypatch.setattr(process, "take", lambda: taken.append(take()) or taken[-1])
+    error = refusal(contract=Contract(max_compile_seconds=0.5, **clause))
+    assert error.code is ReasonCode.COMPILE_TIMEOUT
+    assert "allows no cheaper program" in error.message
+    assert len(taken) == 1, "nothing else was compiled"
+
+
+@pytest.fixture
+def degraded(hook, monkeypatch):
+    """Compiles whose time is over once the second worker has answered all."""
+    hook(ASKED_SLEEPS)
+    with_clock(monkeypatch, Clock(100, 600, second_is_done))
+
+
+@pytest.mark.parametrize(
+    ("asked", "stage"), [({}, "cheapest"), ({"also_modes": ["memory_first"]}, "default")]
+)
+@pytest.mark.full
+def test_a_cheaper_program_stands_in(degraded, asked, stage):
+    contract = Contract(max_compile_seconds=600, max_error="rounding")
+    artifact = compiled(contract=contract, **asked)
+    decision = artifact.decisions[0]
+    assert (decision.site.key, decision.chosen) == ("compile-stage:module", stage)
+    assert [a.name for a in decision.alternatives] == ["requested", "default", "cheapest"]
+    assert str(decision.grounds[0]) == "COMPILE_DEGRADED: `requested` was ended after 600 s"
+    (ended,) = set(decision.measured) - {"cheapest", stage}
+    assert ended.startswith("requested, while ") and stage in decision.measured
+    program = Program(artifact)
+    np.testing.assert_allclose(program(X), np.tanh(X), rtol=1e-5)
+    report = program.stats().contract
+    assert report["max_compile_seconds"].code == "COMPILE_DEGRADED"
+    assert report["max_compile_seconds"].measured["seconds"] > 0
+    assert report["max_error"].done == report["max_error"].of > 0, "it is compared as well"
+
+
+@pytest.mark.full
+def test_a_program_that_comes_late_breaks_its_clause_or_is_refused(monkeypatch):
+    """No limit ends what this process does."""
+    with_clock(monkeypatch, Clock(1, 601, lambda job: job._first.done))
+    clause = Program(compiled(contract=LONG)).stats().contract["max_compile_seconds"]
+    assert (clause.status, clause.code) == (Status.BROKEN, "COMPILE_TIMEOUT")
+    assert clause.measured == {"seconds": 601}
+    for more in ({"determinism": "strict"}, {"fallbacks": ("none",)}):
+        error = refusal(contract=replace(LONG, **more))
+        assert error.code is ReasonCode.COMPILE_TIMEOUT and "got one after 601 s" in error.message
+
+
+def test_keeping_a_program_counts(monkeypatch, tmp_path):
+    kept, keep = [], Cache.keep
+    monkeypatch.setattr(Cache, "keep", lambda *a: (kept.append(1), keep(*a))[1])
+    with_clock(monkeypatch, Clock(1, 601, lambda job: bool(kept)))
+    made = build(TEXT, None, make_options(contract=LONG), cache=Cache(CacheStore(tmp_path)))
+    assert Program(made).stats().contract["max_compile_seconds"].status is Status.BROKEN
+
+
+@pytest.mark.full
+def test_a_stand_in_is_made_again_by_its_recipe(degraded, monkeypatch):
+    asked = make_options(contract=Contract(max_compile_seconds=600))
+    made = build(TEXT, None, asked)
+    monkeypatch.undo()
+    process.end_all()
+    again = build(TEXT, None, replace(asked, recipe=Recipe.from_log(made.decisions)))
+    assert to_bytes(again) == to_bytes(made)
+
+
+@pytest.mark.full
+def test_a_clock_leaves_nothing_in_the_cache(degraded, tmp_path):
+    cache = Cache(CacheStore(tmp_path))
+    contract = Contract(max_compile_seconds=600)
+    for _ in range(2):
+        made = build(TEXT, None, make_options(contract=contract), cache=cache)
+        assert made.cached is not None
+        assert made.cached.outcome == "miss"
+        assert "COMPILE_DEGRADED" in {e.code.name for e in made.cached.events}
+    assert list(cache.store.entries()) == []
+
+
+def test_what_was_made_in_time_is_found_again(tmp_path):
+    path = tmp_path / "model.mlir"
+    path.write_text(TEXT)
+    os.utime(path, (1e9, 1e9))
+    contract = Contract(max_compile_seconds=600, max_error="rounding")
+    cache, options = Cache(CacheStore(tmp_path / "cache")), make_options(contract=contract)
+    first = build(path, None, options, cache=cache)
+    second = build(path, None, options, cache=Cache(CacheStore(tmp_path / "cache")))
+    assert first.cached is not None
+    assert second.cached is not None
+    assert (first.cached.outcome, second.cached.outcome) == ("miss", "hit")
+    assert to_bytes(second) == to_bytes(first)
+    assert second.checks is not None
+    assert second.checks.verification is not None, "tried, in the worker"

@@ -17,7 +17,7 @@ from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType, is_float
-from pyc_mlir.iree.session import CompileError
+from pyc_mlir.iree.diagnostics import CompileError
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.linalg.convert_to_linalg import ConvertToLinalg

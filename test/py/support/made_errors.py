@@ -4,8 +4,8 @@ from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, Unsupporte
 from pyc_mlir.compilation.contract_check import WrongResult
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
 from pyc_mlir.frontends.python.source import SourcePoint, Untraceable
+from pyc_mlir.iree.diagnostics import CompileError, IreeDiagnostic
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
-from pyc_mlir.iree.session import CompileError, IreeDiagnostic
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.driver.pipeline_text import PipelineError
 from pyc_mlir.pipelines.memory.planner.planner import BudgetRefused

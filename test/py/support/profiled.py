@@ -7,7 +7,7 @@ import numpy as np
 from pyc_mlir import compile
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.measure.dispatch_timer import DispatchSpan
-from pyc_mlir.profile.operations import ProfileRow
+from pyc_mlir.profile.dispatches import ProfileRow
 from pyc_mlir.profile.profile import Disturbance, Profile, with_rest
 
 X = np.ones((8, 64), np.float32)

@@ -169,7 +169,7 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.FORKED_CHILD)
 def _(here: Here) -> Codes:
-    here.patch.setattr("pyc_mlir.iree.session._Threads.lost", True)
+    here.patch.setattr("pyc_mlir.iree.compiler._Threads.lost", True)
     return reported(lambda: pyc_mlir.compile(small, [X], device=SYNC))
 
 
@@ -187,7 +187,7 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.RUNTIME_DIFFERS)
 def _(here: Here) -> Codes:
-    here.patch.setattr("pyc_mlir.runtime.load_check.runtime_version", lambda: "0.0")
+    here.patch.setattr("pyc_mlir.runtime.executable.runtime_version", lambda: "0.0")
     log = pyc_mlir.compile(small, [X], device=SYNC).log()
     return {ReasonCode[d.reasons[0].code] for d in log if d.site.op_id == "release"}
 

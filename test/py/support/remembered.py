@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pyc_mlir.iree import compiler
+from pyc_mlir.iree.compiler import IreeSession
+from pyc_mlir.iree.diagnostics import IreeDiagnostic
 from pyc_mlir.iree.flags import reaches_out
-from pyc_mlir.iree.session import IreeDiagnostic, IreeSession
-from pyc_mlir.iree.wrong_code import AFTER, forbid_contraction
+from pyc_mlir.iree.rewrites import AFTER, forbid_contraction
 from pyc_mlir.util.env_overrides import env_overrides
 
 # What a test process keeps; beyond, code is generated again.

@@ -45,8 +45,7 @@ def rounds(
 
 
 _STORE, _COMPILE = "robustness/test_cache_store.py", "robustness/test_cache_compile.py"
-_WORKER, _INPUT = "robustness/test_worker.py", "robustness/test_worker_input.py"
-_LIMITS = "robustness/test_worker_limits.py"
+_WORKER = "robustness/test_worker.py"
 _DATA, _MODELS = "robustness/test_mutated_data.py", "robustness/test_mutated_models.py"
 _DISK, _OTHER = "robustness/test_disk.py", "robustness/test_other_machines.py"
 _ANSWERS, _MUTANTS = "robustness/test_first_answers.py", "robustness/test_mutants.py"
@@ -64,28 +63,28 @@ _COMPILES = (
     cases(
         "worker hung",
         "ended at the limit of seconds, at most 0.5 s later (the best of three tries counts)",
-        f"{_LIMITS}::test_a_hung_worker_is_ended_at_the_limit",
+        f"{_WORKER}::test_a_hung_worker_is_ended_at_the_limit",
         4, Code.COMPILE_TIMEOUT),
     cases(
         "worker hung on a source that is not trusted, under a contract without a limit",
         "ended at the limit that such compiles have by default",
-        f"{_INPUT}::test_what_is_not_trusted_has_a_limit_by_default",
+        f"{_WORKER}::test_what_is_not_trusted_has_a_limit_by_default",
         1, Code.COMPILE_TIMEOUT),
     cases(
         "limit of seconds too short",
         "kept, or refused, at most 0.5 s after it (the best of three tries counts)",
-        f"{_LIMITS}::test_a_limit_is_kept",
+        f"{_WORKER}::test_a_limit_is_kept",
         10, Code.COMPILE_TIMEOUT),
     cases(
         "crash in native code",
         "an error with a command that repeats it",
         f"{_WORKER}::test_a_crash_is_an_error_with_a_reproducer "
-        f"{_INPUT}::test_a_crash_while_it_is_parsed_is_an_error",
+        f"{_WORKER}::test_a_crash_while_it_is_parsed_is_an_error",
         2, Code.NATIVE_CRASH),
     cases(
         "clock jumps during a compile",
         "the limit is kept: the clock of the day is not asked",
-        f"{_LIMITS}::test_the_clock_of_the_day_is_not_asked",
+        f"{_WORKER}::test_the_clock_of_the_day_is_not_asked",
         2, Code.COMPILE_TIMEOUT),
     cases(
         "no room for the compiler's temporary files",
@@ -212,12 +211,12 @@ _INPUTS = (
     rounds(
         "untrusted bytecode, damaged",
         "parsed in a worker only: a program, or an error with a code",
-        f"{_INPUT}::test_damaged_bytecode_is_told_or_compiles",
+        f"{_WORKER}::test_damaged_bytecode_is_told_or_compiles",
         12, 200, "mutants", Code.NATIVE_CRASH, Code.INVALID_IR, Code.BAD_MODEL),
     cases(
         "untrusted bytecode in the caller's process",
         "refused",
-        f"{_INPUT}::test_it_is_not_parsed_in_this_process",
+        f"{_WORKER}::test_it_is_not_parsed_in_this_process",
         2, Code.BAD_MODEL),
 )  # fmt: skip
 _TOOLS = (
@@ -285,7 +284,7 @@ _CALLS = (
     cases(
         "arrays donated while they are still read",
         "refused before the call",
-        "runtime/test_donation.py::test_what_is_refused",
+        "runtime/test_memory_of_callers.py::test_what_is_refused",
         1, Code.DONATION_UNSAFE),
     cases(
         "NaN and infinities through every op",

@@ -21,7 +21,7 @@ PRELOADED = (
     "pyc_mlir.tools.pyc_run",
     "pyc_mlir.tools.cli.compile_driver",
     "pyc_mlir.frontends.onnx.importer",
-    "pyc_mlir.iree.session",
+    "pyc_mlir.iree.compiler",
 )
 SECONDS = 120
 

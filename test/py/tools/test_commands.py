@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from pyc_mlir.__main__ import commands, completion, help_text, main
-from pyc_mlir.compilation.compile_options import CompileOptions
-from pyc_mlir.compilation.options import resolve
+from pyc_mlir.compilation.options import CompileOptions, resolve
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.iree.session import check_phase
+from pyc_mlir.iree.compiler import check_phase
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.policies import load_policy
 from pyc_mlir.runtime.device import Device

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calibrations import calibration
 from conftest import sample
 from made_errors import ERRORS
+from option_values import CHANGES, REFUSED
 
 import pyc_mlir
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
@@ -32,13 +32,12 @@ from pyc_mlir.frontends.sources import (
     OnnxFile,
     Packed,
 )
+from pyc_mlir.iree.diagnostics import CompileError, IreeDiagnostic
 from pyc_mlir.iree.memory.budget import BudgetNotKept
-from pyc_mlir.iree.session import CompileError, IreeDiagnostic
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, FirstIsBest, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import ClauseReport, Contract, Status
 from pyc_mlir.pipelines.choices.evidence import Note, Reason
 from pyc_mlir.pipelines.choices.policies import load_policy
-from pyc_mlir.pipelines.shapes.choose import Demand
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools.cli.common import UsageError
@@ -53,7 +52,7 @@ from pyc_mlir.worker.messages import (
     request,
     travelling,
 )
-from pyc_mlir.worker.protocol import Channel, Frame, FrameReader, read_frame
+from pyc_mlir.worker.process import Channel, Frame, FrameReader, read_frame
 
 FRAMES = [
     Frame({}),
@@ -131,44 +130,7 @@ def test_a_parent_never_waits_to_send():
         channel.pump()
 
 
-def options() -> Options:
-    """Options without a default value."""
-    made = make_options(
-        target="cpu-avx2",
-        contract=Contract(max_compile_seconds=5, max_error="rounding", fallbacks=("modes", "iree")),
-        policy="memory_first",
-        iree_flags=["--iree-opt-level=O2"],
-        dump_phases="phases",
-        also_modes=["latency_first"],
-        kernels="rows",
-        dims={"n": (1, 8)},
-        node_names=True,
-        islands=True,
-        function="score",
-        guard_indices=False,
-        plans="n=1;n=2:4",
-    )
-    decision = Decision(
-        Site("a", "b"), "x", (Alternative("x"),), "fallback", grounds=(Reason("", "why"),)
-    )
-    recipe = replace(
-        Recipe.from_log([decision]),
-        graph_id="g",
-        tolerant=True,
-        made_for="model",
-        works={"a:b": "w"},
-    )
-    return replace(
-        made,
-        recipe=recipe,
-        calibration=calibration(),
-        parts_for="balanced",
-        passes="cse",
-        co_selected=True,
-        own_constants=True,
-        check=True,
-        demand=Demand.of_ranges({"n": (1, 8)}),
-    )
+OPTIONS = replace(Options(), verify_ir=True, **CHANGES, **REFUSED)
 
 
 def travelled(options: Options, ask: Callable[[str], Any]) -> Options:
@@ -178,7 +140,7 @@ def travelled(options: Options, ask: Callable[[str], Any]) -> Options:
 
 
 def test_every_field_of_options_travels():
-    requested = options()
+    requested = OPTIONS
     plain = Options()
     for field in fields(Recipe):
         assert getattr(requested.recipe, field.name) != getattr(Recipe({}), field.name), field.name
@@ -191,14 +153,14 @@ def test_every_field_of_options_travels():
 
 def test_a_policy_of_others_stays_in_the_parent():
     stand_in = FirstIsBest("stands in")
-    requested = replace(options(), policy=FewestSteps("mine"))
+    requested = replace(OPTIONS, policy=FewestSteps("mine"))
     found = travelled(requested, lambda name: replace(stand_in, name=name))
     assert found.policy == FirstIsBest("mine")
 
 
 @pytest.mark.parametrize("inputs", [None, [], [(2, None)], [(), np.zeros((3, 4), np.float32)]])
 def test_shapes_travel(inputs):
-    job = travelling(Job.of("func.func @main() {\n}", inputs, options()))
+    job = travelling(Job.of("func.func @main() {\n}", inputs, OPTIONS))
     found = job_of(request(COMPILE, job), load_policy).inputs
     expected = None if inputs is None else [tuple(getattr(i, "shape", i)) for i in inputs]
     assert found == expected
@@ -216,13 +178,13 @@ def test_shapes_travel(inputs):
     ],
 )
 def test_sources_travel(source):
-    job = travelling(Job(source, None, options()))
+    job = travelling(Job(source, None, OPTIONS))
     assert job_of(request(COMPILE, job), load_policy).source == source
 
 
 def test_a_function_travels_as_its_module():
     inputs = [pyc_mlir.TensorSpec("f32", 2)]
-    job = travelling(Job.of(np.tanh, inputs, replace(options(), function="")))
+    job = travelling(Job.of(np.tanh, inputs, replace(OPTIONS, function="")))
     found = job_of(request(COMPILE, job), load_policy)
     assert isinstance(found.source, Packed) and found.source.name == "tanh"
     assert found.inputs is None

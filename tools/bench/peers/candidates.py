@@ -20,7 +20,7 @@ from pyc_mlir.compilation.build import SETTINGS as FUSION
 from pyc_mlir.compilation.lower import Lowered
 from pyc_mlir.compilation.options import NO_KERNELS, Options, make_options
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.iree.plain import compile_plain, plain_flags
+from pyc_mlir.iree.foreign import compile_plain, plain_flags
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device, default_device
 from pyc_mlir.runtime.executable import Executable, ResultType

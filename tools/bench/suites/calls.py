@@ -29,7 +29,7 @@ from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.plain import compile_plain, plain_flags
+from pyc_mlir.iree.foreign import compile_plain, plain_flags
 from pyc_mlir.measure.interleave import Timing, interleave, timing_records
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.runtime.array import Array, to_device

@@ -36,7 +36,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.iree.compiler import DEFAULT_FLAGS
-from pyc_mlir.iree.plain import compile_plain
+from pyc_mlir.iree.foreign import compile_plain
 from pyc_mlir.measure.interleave import Timing, interleave, ratio, timing_records
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline

@@ -21,7 +21,7 @@ from pyc_mlir.lab.simulation.residuals import PROGRAM, Residual, Residuals
 from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
-from pyc_mlir.profile.known import report_of
+from pyc_mlir.profile.dispatches import report_of
 
 RNG = np.random.default_rng(0)
 W1, W2 = (RNG.standard_normal((64, 64), dtype=np.float32) for _ in range(2))

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from pyc_mlir import nn
-from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
-from pyc_mlir.compilation.options import resolve
+from pyc_mlir.compilation.options import CompileOptions, resolve
 from pyc_mlir.lab.simulation.simulator import Simulator
 from pyc_mlir.lab.tune.tuner import estimated
 from pyc_mlir.pipelines.choices.choices import FirstIsBest

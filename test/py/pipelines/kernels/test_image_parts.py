@@ -20,7 +20,7 @@ from pyc_mlir.pipelines.kernels.families.window import (
 )
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
-from pyc_mlir.profile.known import groups_of, ops_behind, recorded, report_of
+from pyc_mlir.profile.dispatches import groups_of, ops_behind, recorded, report_of
 from pyc_mlir.runtime.device import Device
 
 AVX512 = Target.named("cpu-avx512")

@@ -14,7 +14,8 @@ from stream_programs import layered as layered_program
 from pyc_mlir.api import compile
 from pyc_mlir.compilation.assign_memory import pack_slices
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish, held_bytes
+from pyc_mlir.iree.memory.calls import held_bytes
+from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish
 from pyc_mlir.pipelines.memory.planner import planner
 from pyc_mlir.pipelines.memory.planner.planner import (
     MODES,
@@ -153,7 +154,7 @@ def test_sizes_are_known_before_the_phase_ends(name) -> None:
         session.run_passes(TO_ASYNC)
         version = carry_out(session, session.module, {}, pack_slices, CPU)
         finish(session, version)
-        assert held_bytes(session.module) == version.constants
+        assert held_bytes(session.module) == version.allocations.constants
 
 
 def test_constants_are_counted_before_the_phase_ends() -> None:

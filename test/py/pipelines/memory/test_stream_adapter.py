@@ -22,8 +22,8 @@ from pyc_mlir.compilation.lower import Lowered
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module, opened
+from pyc_mlir.iree.diagnostics import CompileError
 from pyc_mlir.iree.memory.versions import TO_ASYNC, Version, carry_out, finish, regions_of
-from pyc_mlir.iree.session import CompileError
 from pyc_mlir.pipelines.choices.choices import Policy
 from pyc_mlir.pipelines.choices.evidence import PlanBytes, Reason
 from pyc_mlir.pipelines.memory.planner.planner import MODES

@@ -1,11 +1,13 @@
-"""The entry of a foreign module: its signature and its number of ops.
+"""Programs that PyC knows nothing about: their entry, and IREE's compiler alone.
 
 IREE's own parser reads the module (linalg, StableHLO, anything that its input stage accepts); the
-entry is the function that is named, else `main`, or the only public one.
+entry is the function that is named, else `main`, or the only public one. Measurements compare with
+`compile_plain`, and answers with vmvx, IREE's interpreter (`interpreted`).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import isqrt, prod
 from typing import Any
 
@@ -17,7 +19,10 @@ from pyc_mlir.dialects.ir.interpreter import choose_entry, public_functions
 from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.types import DTYPES, parse_type
 from pyc_mlir.iree.barriers import blocks_of, loop_sizes
-from pyc_mlir.iree.session import IreeSession
+from pyc_mlir.iree.compiler import IreeSession, compile_module
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.executable import Executable
 
 
 @dataclass(frozen=True)
@@ -46,21 +51,14 @@ def read_entry(code: bytes, where: str = "module", function: str = "") -> Foreig
         functions = [op.operation for op in session.module.regions[0].blocks[0]]
         entry = choose_entry(public_functions(functions), function, where)
         name = entry.attributes["sym_name"].value
-        signature = _signature(str(entry.attributes["function_type"]))
+        function_type = str(entry.attributes["function_type"])
+        taken, _, given = function_type.partition("->")
+        signature = Signature(_arguments(taken, "arg"), _arguments(given, "result"))
         work, made = constant_work(session.module), session.bytecode() if function else code
-        return ForeignEntry(name, signature, _ops(entry), work, made)
-
-
-def _ops(entry: Any) -> int:
-    """Count the ops of the body's blocks, without terminators, constants, and nested ops."""
-    bodies = [[op.operation.name for op in block][:-1] for block in entry.regions[0].blocks]
-    return sum(not name.endswith(".constant") for names in bodies for name in names)
-
-
-def _signature(function_type: str) -> Signature:
-    """Read a signature from ``(tensor<?x4xf32>) -> (tensor<4xf32>)``."""
-    taken, _, given = function_type.partition("->")
-    return Signature(_arguments(taken, "arg"), _arguments(given, "result"))
+        # Without terminators, constants, and nested ops.
+        bodies = [[op.operation.name for op in block][:-1] for block in entry.regions[0].blocks]
+        ops = sum(not name.endswith(".constant") for names in bodies for name in names)
+        return ForeignEntry(name, signature, ops, work, made)
 
 
 def _arguments(text: str, prefix: str) -> tuple[SignatureEntry, ...]:
@@ -111,7 +109,6 @@ def _of_block(block: Any) -> int:
 
 
 def _captured(op: Any) -> Iterator[Any]:
-    """Return what the bodies of an op read from outside of it."""
     inside: set[Any] = set()
     for block in blocks_of(op):
         inside.update(block.arguments)
@@ -145,3 +142,64 @@ def _elements(value: Any) -> int:
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
         return 0
     return prod(type_.shape)
+
+
+def plain_flags(target: Target, *flags: str) -> tuple[str, ...]:
+    """Return the flags of IREE's own highest level for the target, and `flags`."""
+    return ("--iree-opt-level=O3", *target.flags, *flags)
+
+
+def compile_plain(code: bytes, flags: Sequence[str]) -> bytes:
+    """Compile MLIR text or bytecode by IREE alone to a vmfb. Raises PycError."""
+    with IreeSession(flags) as session:
+        session.parse(code)
+        session.run()
+        return session.vmfb()
+
+
+# A program on vmvx, IREE's interpreter: slow, and no code generator of a target in it.
+#
+# Comes in: MLIR that IREE accepts; goes out: an executable on the caller's own thread, to compare a
+# compiled program with.
+
+_FLAGS = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")
+# Least of IREE's own rewriting, and none of its aggressive fusion.
+_OPTIMIZATION = ("--iree-opt-level=O1",)
+
+
+def interpreted(code: bytes) -> Executable:
+    """Compile for ``local-sync``. Raises PycError (NO_ORACLE) where vmvx cannot compile it."""
+    target = replace(Target.named("cpu"), name="vmvx", flags=_FLAGS)
+    try:
+        vmfb = compile_module(code, target, _OPTIMIZATION)
+    except PycError as error:
+        raise PycError(
+            ReasonCode.NO_ORACLE,
+            "contract clause `max_error`: expected a program that IREE's interpreter vmvx runs, "
+            f"got: {error.message}; drop the clause",
+        ) from None
+    return Executable(vmfb, Device("local-sync"))
+
+
+def summed_terms(code: bytes) -> int:
+    """Return an upper estimate of how many terms one element of a result is summed from.
+
+    The sum over all ops of sqrt(|a| |b| / |out|), which is k for a product [m, k] x [k, n], and of
+    |in| / |out| for ops of one operand; ops of unknown sizes count as 1.
+    """
+    total = 0.0
+
+    def visit(op: Any) -> Any:
+        nonlocal total
+        results = [n for r in op.results if (n := _elements(r))]
+        operands = sorted(n for o in op.operands if (n := _elements(o)))
+        if results and operands:
+            out = max(results)
+            both = math.sqrt(operands[-1] * operands[-2] / out) if len(operands) > 1 else 0.0
+            total += max(both, operands[-1] / out, 1.0)
+        return ir.WalkResult.ADVANCE
+
+    with IreeSession() as session:
+        session.parse(code)
+        session.module.walk(visit)
+    return max(1, math.ceil(total))
