@@ -53,7 +53,11 @@ class Channels:
         """Return what moves channels; of it, only windows or what is unstored read the unstored."""
         parts: dict[int, int] = {}
         for i, producers in enumerate(graph.producers):
-            if _moves_channels(graph, i):
+            if (name := graph.name(i)) not in ("concat", "slice"):
+                continue
+            result, params = graph.type(graph.makes[i]), graph.params(i)
+            shapes = [graph.type(n).shape for n in graph.operands[i]]
+            if result.dtype == F32 and takes_channels(name, params, shapes, result.shape):
                 parts[i] = sum(parts.get(p, 1) for p in producers) or 1
         found: set[int] = set()
         for i in sorted(parts, reverse=True):
@@ -72,15 +76,6 @@ class Channels:
             found.add(i)
             pending.extend(self.join.intersection(graph.producers[i]) - found)
         return sorted(found)
-
-
-def _moves_channels(graph: BlockGraph, i: int) -> bool:
-    name = graph.name(i)
-    if name not in ("concat", "slice"):
-        return False
-    result = graph.type(graph.makes[i])
-    shapes = [graph.type(n).shape for n in graph.operands[i]]
-    return result.dtype == F32 and takes_channels(name, graph.params(i), shapes, result.shape)
 
 
 def _reads_parts(graph: BlockGraph, window: int, images: int) -> bool:
@@ -136,13 +131,10 @@ class FusionGraph(BlockGraph):
         self.channels = Channels.of(self) if windows else Channels()
         for i in self.channels.join - self.channels.unstored:
             self.users[i] = [u for u in self.users[i] if u not in self.channels.unstored]
-        self.shared = {i for i in self._axes if copies and self._is_shared(i)}
+        several = [i for i in self._axes if copies and len(self.users[i]) > 1]
+        self.shared = {i for i in several if any(self.extends(i, u) for u in self.users[i])}
         for i in self.shared:
             self.users[i] = [user for user in self.users[i] if not self.extends(i, user)]
-
-    def _is_shared(self, i: int) -> bool:
-        users = self.users[i]
-        return len(users) > 1 and any(self.extends(i, user) for user in users)
 
     def inputs(self, members: Sequence[int]) -> int:
         """Return how many values from outside the members use."""
@@ -214,8 +206,7 @@ class Fuse:
         """Raise PycError (INVALID_PIPELINE) for a limit below 1."""
         if self.max_ops < 1:
             raise PycError(
-                ReasonCode.INVALID_PIPELINE,
-                f"`max-ops`: expected 1 or more, got {self.max_ops}",
+                ReasonCode.INVALID_PIPELINE, f"`max-ops`: expected 1 or more, got {self.max_ops}"
             )
 
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
@@ -281,10 +272,14 @@ def _choose(
         if len(reach) == max_ops:
             # Cut off by the limit: a part that has its producers first, as the terms of a sum,
             # which would else be a group, and an input, each.
-            legal.sort(key=lambda c: len(c) == max_ops and _lacks(graph, c, claimed))
+            def lacks(members: tuple[int, ...]) -> bool:
+                more = _with_producers(graph, members, claimed, max_ops + 1)
+                return len(members) == max_ops and len(more) > max_ops
+
+            legal.sort(key=lacks)
     if graph.names[start] != "concat":  # Its parts are copied one by one.
         legal = [c for c in legal if graph.inputs(c) <= _MOST_READ]
-    if not legal and len(reach) == 1 and not _next(graph, start):
+    if not legal and len(reach) == 1 and not any(graph.elementwise[u] for u in graph.users[start]):
         return (start,)
     # Of groups with one name, which a limit on their size can cause, the first is offered.
     named = {_label(graph, c): c for c in reversed(legal)}
@@ -375,10 +370,6 @@ def _copies(graph: FusionGraph, members: tuple[int, ...]) -> frozenset[int]:
     return frozenset(copies)
 
 
-def _next(graph: FusionGraph, start: int) -> list[int]:
-    return [u for u in graph.users[start] if graph.elementwise[u]]
-
-
 def _forward(graph: FusionGraph, start: int, claimed: set[int], max_ops: int) -> tuple[int, ...]:
     """Return `start` and the elementwise ops of its shape that follow from it, in program order.
 
@@ -414,11 +405,6 @@ def _with_producers(
             inside.add(i)
             pending.extend(graph.producers[i])
     return tuple(sorted(inside))
-
-
-def _lacks(graph: FusionGraph, members: tuple[int, ...], claimed: set[int]) -> bool:
-    """Return whether a group of the largest size leaves out an op that only it reads."""
-    return len(_with_producers(graph, members, claimed, len(members) + 1)) > len(members)
 
 
 def _label(graph: FusionGraph, members: Sequence[int]) -> str:

@@ -40,12 +40,7 @@ from pyc_mlir.pipelines.pyc.orders import (
     stored_shape,
     widened,
 )
-from pyc_mlir.pipelines.pyc.rewriting import (
-    carry_marks,
-    constant_array,
-    functions_of,
-    is_unused,
-)
+from pyc_mlir.pipelines.pyc.rewriting import carry_marks, constant_array, functions_of, is_unused
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel, totals
 from pyc_mlir.pipelines.target.target import Target

@@ -174,10 +174,10 @@ def _sites(module: ir.Module, context: PassContext, names: Sequence[str]) -> Ite
     seen: Counter[str] = Counter()
     for function in functions_of(module):
         ids = OpIds(function, seen)
-        for op in (o.operation for o in function.regions[0].blocks[0].operations):
-            members = Members.of(op) if op.name.startswith("pyc.") else None
+        for members in Members.within(function):
+            op = members.whole
             # A kernel that somebody has attached is that somebody's choice.
-            if members is None or ATTRIBUTE in op.attributes:
+            if ATTRIBUTE in op.attributes:
                 continue
             work = members.work()
             if is_stored(work):
@@ -198,11 +198,9 @@ def _bytes_beside_constants(module: ir.Module) -> int:
         block = function.regions[0].blocks[0]
         last = block.operations[len(block.operations) - 1]
         outside += sum(map(_nbytes, (*block.arguments, *last.operands)))
-        for op in (o.operation for o in block.operations):
-            members = Members.of(op) if op.name.startswith("pyc.") else None
-            if members is not None:
-                read = [v for v in members.inputs if made_by(v, "constant") is None]
-                largest = max(largest, sum(map(_nbytes, (*read, op.result))))
+        for members in Members.within(function):
+            read = [v for v in members.inputs if made_by(v, "constant") is None]
+            largest = max(largest, sum(map(_nbytes, (*read, members.whole.result))))
     return outside + largest
 
 
@@ -399,11 +397,8 @@ def predicted_seconds(
     modelled, known, seen = [], [], Counter[str]()
     for function in functions_of(module):
         ids = OpIds(function, seen) if rows else None
-        for op in (o.operation for o in function.regions[0].blocks[0].operations):
-            members = Members.of(op) if op.name.startswith("pyc.") else None
-            if members is None:
-                continue
-            row = None if ids is None else rows.get(ids[op])
+        for members in Members.within(function):
+            row = None if ids is None else rows.get(ids[members.whole])
             if row is None:
                 modelled.append(_seconds(members, core))
             else:

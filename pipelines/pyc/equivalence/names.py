@@ -24,13 +24,7 @@ from pyc_mlir.dialects.opdef import OPS, Trait, evaluate
 from pyc_mlir.dialects.ops.convolution import from_nchw, padded, taps, to_nchw
 from pyc_mlir.dialects.ops.shapes import normalize_axes
 from pyc_mlir.dialects.types import TensorType, is_float
-from pyc_mlir.pipelines.pyc.equivalence.nodes import (
-    EXACT,
-    VALUE,
-    NotComparable,
-    TermNode,
-    sizes_of,
-)
+from pyc_mlir.pipelines.pyc.equivalence.nodes import EXACT, VALUE, NotComparable, TermNode, sizes_of
 
 # What is computed of constants, at most, in the units of `OpDef.evaluation_work` (0.1 ns).
 MOST_WORK = 1 << 31

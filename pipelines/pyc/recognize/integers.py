@@ -23,12 +23,7 @@ from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.pipelines.pyc.rewriting import (
-    constant_array,
-    made_by,
-    params_of,
-    splat_of,
-)
+from pyc_mlir.pipelines.pyc.rewriting import constant_array, made_by, params_of, splat_of
 
 _F32, _I32, _I8 = DTYPES["f32"], DTYPES["i32"], DTYPES["i8"]
 _BYTES = (_I8, DTYPES["ui8"])
