@@ -145,7 +145,13 @@ class _Conversion:
         """Emit, then drop the pyc ops, last first."""
         with ir.InsertionPoint.at_block_begin(self.block), self.function.location:
             self._arguments()
-            self._store_unsigned()
+            # Unsigned arguments and results have the types that they are stored as.
+            type_ = ir.FunctionType(ir.TypeAttr(self.function.attributes["function_type"]).value)
+            for value in self.block.arguments:
+                value.set_type(stored_as(value.type))
+            stored = [[stored_as(t) for t in types] for types in (type_.inputs, type_.results)]
+            made = ir.TypeAttr.get(ir.FunctionType.get(*stored))
+            self.function.attributes["function_type"] = made
         for op in list(self.block.operations):
             with ir.InsertionPoint(op):
                 self._visit(op.operation)
@@ -155,35 +161,22 @@ class _Conversion:
     def _arguments(self) -> None:
         """Enter the arguments with their sizes; dimensions that share a name must agree."""
         named: dict[str, LoweredDim] = {}
-        for value, names in zip(self.block.arguments, self._dim_names(), strict=True):
+        attributes = self.function.attributes
+        told = ir.ArrayAttr(attributes["arg_attrs"]) if "arg_attrs" in attributes else None
+        for number, value in enumerate(self.block.arguments):
             if not isinstance(value.type, ir.RankedTensorType):
                 continue
+            own = {} if told is None else ir.DictAttr(told[number])
+            names = ir.ArrayAttr(own["pyc.dims"]) if "pyc.dims" in own else ()
             where = f"{self.block.owner.location}: argument {value.arg_number}"
             tensor = self.lowering.argument(value, from_mlir(value.type, where))
             dims = list(tensor.dims)
-            for i, name in enumerate(names):
+            for i, name in enumerate(ir.StringAttr(name).value for name in names):
                 if name and dims[i].static is None:
                     first = named.setdefault(name, dims[i])
                     self.lowering.require_equal(first, dims[i], f"dimension `{name}`")
                     dims[i] = first
             self.tensors[value] = LoweredTensor(tensor.dtype, tuple(dims), value)
-
-    def _store_unsigned(self) -> None:
-        """Give unsigned arguments and results the types that they are stored as."""
-        type_ = ir.FunctionType(ir.TypeAttr(self.function.attributes["function_type"]).value)
-        for value in self.block.arguments:
-            value.set_type(stored_as(value.type))
-        stored = [[stored_as(t) for t in types] for types in (type_.inputs, type_.results)]
-        self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*stored))
-
-    def _dim_names(self) -> list[list[str]]:
-        attributes = self.function.attributes
-        count = len(self.block.arguments)
-        if "arg_attrs" not in attributes:
-            return [[]] * count
-        found = (ir.DictAttr(a) for a in ir.ArrayAttr(attributes["arg_attrs"]))
-        named = (ir.ArrayAttr(a["pyc.dims"]) if "pyc.dims" in a else () for a in found)
-        return [[ir.StringAttr(name).value for name in names] for names in named]
 
     def _visit(self, op: ir.Operation) -> None:
         """Convert one op of the function's own block; what is emitted stands before it."""
@@ -253,21 +246,17 @@ class _Conversion:
         """Give an op of another dialect the converted values."""
         for i, operand in enumerate(op.operands):
             tensor = self.tensors.get(operand)
-            if tensor is not None and (tensor.value is None or tensor.value != operand):
-                with op.location:
-                    declared = from_mlir(operand.type)
-                    settled = self.lowering.reconcile(tensor, declared, op.name)
-                    op.operands[i] = self._as_type(settled, declared)
-
-    def _as_type(self, tensor: LoweredTensor, declared: TensorType) -> ir.Value:
-        """Return the value under exactly the declared type (a cast may forget a size)."""
-        if tensor.type == declared:
-            return self.lowering.value(tensor)
-        return ir.Operation.create(
-            "tensor.cast",
-            results=[to_mlir(declared.with_dtype(storage(declared.dtype)))],
-            operands=[self.lowering.value(tensor)],
-        ).result
+            if tensor is None or (tensor.value is not None and tensor.value == operand):
+                continue
+            declared = from_mlir(operand.type)
+            with op.location:
+                settled = self.lowering.reconcile(tensor, declared, op.name)
+                value = self.lowering.value(settled)
+                # A cast may forget a size.
+                if settled.type != declared:
+                    type_ = to_mlir(declared.with_dtype(storage(declared.dtype)))
+                    value = ir.Operation.create("tensor.cast", [type_], [value]).result
+                op.operands[i] = value
 
     def _converted(self, op: ir.Operation) -> LoweredTensor:
         """Return the tensor that a pyc op computes, under the type that it declares."""

@@ -138,24 +138,17 @@ class KernelCalls:
             function.attributes["res_attrs"] = ir.ArrayAttr.get([*named, *more])
         self.counts.clear()
 
-    def _free_name(self, wanted: str) -> str:
-        """Return a symbol that the module does not have yet."""
+    def _kernel(self, family: str, knobs: str) -> Kernel:
+        """Return the kernel, declared in the module under a symbol that it does not have yet."""
+        key = (family, knobs)
+        if key in self._kernels:
+            return self._kernels[key]
+        _require(family in FAMILIES, f"a family of {', '.join(FAMILIES)}", family)
         ops = (op.operation.attributes for op in self.module.body.operations)
         taken = {ir.StringAttr(a["sym_name"]).value for a in ops if "sym_name" in a}
-        return next(n for n in (wanted + "_" * i for i in count()) if n not in taken)
-
-    def _kernel(self, family: str, knobs: str) -> Kernel:
-        key = (family, knobs)
-        if key not in self._kernels:
-            if family not in FAMILIES:
-                _require(False, f"a family of {', '.join(FAMILIES)}", family)
-            name = self._free_name(kernel_symbol(family, len(self._kernels)))
-            kernel = decode(FAMILIES[family].knobs, knobs).kernel(name)
-            self._declare(kernel, family, knobs)
-            self._kernels[key] = kernel
-        return self._kernels[key]
-
-    def _declare(self, kernel: Kernel, family: str, knobs: str) -> None:
+        wanted = kernel_symbol(family, len(self._kernels))
+        name = next(n for n in (wanted + "_" * i for i in count()) if n not in taken)
+        kernel = self._kernels[key] = decode(FAMILIES[family].knobs, knobs).kernel(name)
         inputs, results = (list(map(_declared, side)) for side in (kernel.inputs, kernel.results))
         text = {"family": ir.StringAttr.get(family), "knobs": ir.StringAttr.get(knobs)}
         ir.Operation.create(
@@ -169,6 +162,7 @@ class KernelCalls:
             regions=1,
             ip=ir.InsertionPoint.at_block_begin(self.module.body),
         )
+        return kernel
 
 
 def _fits(tensor: LoweredTensor, operand: Operand) -> bool:

@@ -27,21 +27,16 @@ def reshape(b: Lowering, x: LoweredTensor, *, shape: tuple[int, ...]) -> Lowered
     ]
     total = product(x.dims)
     if -1 in shape:
-        dims[shape.index(-1)] = _quotient(b, total, product(dims))
+        known = product(dims)
+        quotient = total.divide(known)
+        if quotient is None:
+            divisor = b.count(known).at_least(1)
+            quotient = b.atom(b.count(total) // divisor)
+            b.require_equal(total, quotient * known, "sizes of a reshape")
+        dims[shape.index(-1)] = quotient
     else:
         b.require_equal(total, product(dims), "sizes of a reshape")
     return linalg.reshape(b, x, dims)
-
-
-def _quotient(b: Lowering, total: LoweredDim, known: LoweredDim) -> LoweredDim:
-    """total / known, checked at run time unless exact."""
-    exact = total.divide(known)
-    if exact is not None:
-        return exact
-    divisor = b.count(known).at_least(1)
-    quotient = b.atom(b.count(total) // divisor)
-    b.require_equal(total, quotient * known, "sizes of a reshape")
-    return quotient
 
 
 @lowers("broadcast_to")

@@ -85,19 +85,15 @@ class Layout:
 
 
 class LayoutGraph(BlockGraph):
-    """A block with each lone op as `Work`."""
+    """A block with each lone op as `Work`; None for groups, other dialects, attached kernels."""
 
     def __init__(self, function: ir.Operation) -> None:
         super().__init__(function)
-        self.works = [_work(op) for op in self.ops]
-
-
-def _work(op: ir.Operation) -> Work | None:
-    """Return a lone op as data; None for groups, other dialects and attached kernels."""
-    if not op.name.startswith("pyc.") or len(op.regions) or ATTRIBUTE in op.attributes:
-        return None
-    members = Members.of(op)
-    return None if members is None else members.work()
+        self.works: list[Work | None] = []
+        for op in self.ops:
+            is_lone = op.name.startswith("pyc.") and not len(op.regions)
+            members = Members.of(op) if is_lone and ATTRIBUTE not in op.attributes else None
+            self.works.append(members and members.work())
 
 
 def _is_window(work: Work | None) -> bool:
@@ -127,7 +123,14 @@ def plan(graph: LayoutGraph) -> list[Region]:
             steps[i] = step
             if step.out is not None:
                 stored[graph.makes[i]] = step.out
-    return [r for r in _connected(graph, steps, stored) if _is_worth_asking(graph, r)]
+    found = []
+    for region in _connected(graph, steps, stored):
+        if not any(graph.name(i) in _CONVOLUTIONS for i in region):
+            left = any(_bytes_moved(graph, c) for c in conversions(graph, region))
+            if left or not any(_is_moving_transpose(graph, i) for i in region):
+                continue
+        found.append(region)
+    return found
 
 
 def _is_slow_in_iree(graph: LayoutGraph, i: int) -> bool:
@@ -161,13 +164,6 @@ def _connected(graph: LayoutGraph, steps: Region, stored: Mapping[int, Order]) -
     for i, step in steps.items():
         regions.setdefault(find(i), {})[i] = step
     yield from regions.values()
-
-
-def _is_worth_asking(graph: LayoutGraph, region: Region) -> bool:
-    if any(graph.name(i) in _CONVOLUTIONS for i in region):
-        return True
-    left = any(_bytes_moved(graph, c) for c in conversions(graph, region))
-    return not left and any(_is_moving_transpose(graph, i) for i in region)
 
 
 def conversions(graph: LayoutGraph, region: Region) -> list[Conversion]:

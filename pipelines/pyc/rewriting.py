@@ -35,6 +35,7 @@ replacements = ContextVar("replacements", default=None)
 __all__ = [
     "Exact",
     "Exacts",
+    "all_ops",
     "as_type",
     "carry_marks",
     "constant_array",
@@ -60,6 +61,21 @@ def functions_of(module: ir.Module) -> list[ir.Operation]:
         for op in module.body.operations
         if op.operation.name == "func.func" and len(op.operation.regions[0].blocks)
     ]
+
+
+def all_ops(module: ir.Module) -> list[ir.Operation]:
+    """Return all ops of a module, those within others too.
+
+    Errors must not leave a walk: what is done with the ops is done after it.
+    """
+    ops: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        ops.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return ops
 
 
 def pyc_ops(block: ir.Block) -> Iterator[ir.Operation]:

@@ -316,7 +316,7 @@ _SPELLED: dict[str, Callable[..., Any]] = {
     "pow": operator.pow, "neg": operator.neg, "abs": abs,
 }  # fmt: skip
 _REDUCED: dict[str, Callable[[Any, Any], Any]] = {
-    "reduce_sum": operator.add, "reduce_mean": operator.add, "reduce_prod": operator.mul,
+    "reduce_sum": operator.add, "reduce_prod": operator.mul,
     "reduce_max": lambda a, b: a.max(b), "reduce_min": lambda a, b: a.min(b),
 }  # fmt: skip
 
@@ -325,11 +325,9 @@ def _reduced(node: TermNode, x: np.ndarray) -> np.ndarray:
     axes = normalize_axes(node.params["axes"], x.ndim)
     kept = [d for d in range(x.ndim) if d not in axes]
     rows = x.transpose([*kept, *axes]).reshape(*[x.shape[d] for d in kept], -1)
-    count = rows.shape[-1]
-    if not count:
+    if not rows.shape[-1]:
         raise NotComparable("a reduction of nothing")
     out = np.empty(rows.shape[:-1], object)
     for at in np.ndindex(out.shape):
-        total = reduce(_REDUCED[node.name], list(rows[at]))
-        out[at] = total / count if node.name == "reduce_mean" else total
+        out[at] = reduce(_REDUCED[node.name], list(rows[at]))
     return out.reshape(sizes_of(node.type))
