@@ -88,11 +88,12 @@ def _argument(rng: np.random.Generator, type_: TensorType, case: str) -> np.ndar
 
 
 def run(
-    given: Program, inputs: Sequence[np.ndarray], wide: bool = False, kept: Kept | None = None
-) -> list[np.ndarray]:
+    given: Program, inputs: Sequence[np.ndarray], wide: bool = False, kept: Kept | None = None,
+    single: bool = False,
+) -> list[np.ndarray]:  # fmt: skip
     """Return the results by the references; `wide`: floats in f64 from beginning to end.
 
-    kept: the values of earlier runs on these inputs.
+    kept: the values of earlier runs on these inputs. single: constants are their first element.
     """
 
     def compute(node: TermNode, operands: list[Any]) -> np.ndarray:
@@ -102,11 +103,13 @@ def run(
         if node.name == EXACT:
             return node.params["value"].astype(np.float64 if wide else node.type.dtype)
         params = dict(node.params)
+        if single and node.name == "constant":
+            return np.asarray(params["value"]).reshape(-1)[0]
         if wide and node.name == "constant" and is_float(node.type.dtype):
             return np.asarray(params["value"]).astype(np.float64)
         if wide and node.name in ("cast", "iota") and is_float(node.type.dtype):
             params["dtype"] = np.dtype(np.float64)
-        return evaluate(OPS[node.name], operands, **params)
+        return evaluate(OPS[node.name], [np.asarray(o) for o in operands], **params)
 
     return evaluated(given, compute) if kept is None else kept.evaluated(given, compute)
 

@@ -9,11 +9,10 @@ Ops that move elements change the index at which a leaf is read. A digit (v, d, 
 ``(v // d) % n`` of a loop variable v; an index is its digits, the most significant first, in a
 mixed radix: the position in a dimension whose size is the product of their sizes. () is 0. So a
 reshape is a change of digits, and one that undoes another gives the variable back. The size of a
-first digit may be None if it is dynamic. `TermReader` follows nodes down to the leaves; what each
-operation makes of elements is the business of an algebra (algebra.py).
+first digit may be None if it is dynamic. `SameOperations` follows nodes down to the leaves; what
+operations make of elements otherwise is the business of an algebra (algebra.py).
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -196,8 +195,11 @@ class Terms:
         return poly[0][1] if len(poly) == 1 and not poly[0][0] else None
 
 
-class TermReader(ABC):
-    """The reader of nodes as terms over leaves; leaves of one number are the same."""
+class SameOperations:
+    """The reader of nodes as terms over leaves; leaves of one number are the same.
+
+    An operation is itself, but for the order of sums and products.
+    """
 
     def __init__(self, terms: Terms, leaves: Mapping[TermNode, int]) -> None:
         self.terms = terms
@@ -206,17 +208,21 @@ class TermReader(ABC):
         self._extents: dict[Hashable, Hashable] = {}
         self._fresh = 0
 
-    @abstractmethod
     def apply(self, node: TermNode, parts: Sequence[Poly]) -> Poly:
-        """Apply one op to elements."""
+        """Apply one op to elements; a product with 1 is no op."""
+        one = self.terms.constant(1.0)
+        if node.name == "mul" and one in parts:
+            return parts[0] if parts[1] == one else parts[1]
+        kept = tuple((k, str(v)) for k, v in sorted(node.params.items()))
+        return self.terms.atom("op", node.name, kept, parts=ordered_parts(node, parts))
 
-    @abstractmethod
     def reduce(self, head: str, variables: Mapping[Hashable, Hashable], body: Poly) -> Poly:
         """Return a sum, product, maximum or minimum over variables with these extents."""
+        return self.terms.bind(head, variables, body)
 
-    @abstractmethod
     def multiply(self, a: Poly, b: Poly) -> Poly:
         """Return a term of a matrix product."""
+        return self.terms.atom("op", "mul", (), parts=sorted((a, b)))
 
     def number(self, node: TermNode) -> Poly:
         """Return a constant that repeats one element."""
@@ -324,6 +330,11 @@ class TermReader(ABC):
             factor = t.constant(float(extent)) if known else t.atom("extent", extent)  # type: ignore[arg-type]
             total = self.multiply(total, factor)
         return total
+
+
+def ordered_parts(node: TermNode, parts: Sequence[Poly]) -> Sequence[Poly]:
+    """Return the operands of an op, in their one order where it does not count."""
+    return sorted(parts) if node.has(Trait.COMMUTATIVE) else parts
 
 
 def _aligned(operand: TermNode, place: Place) -> Place:

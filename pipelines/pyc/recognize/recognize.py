@@ -24,7 +24,7 @@ from pyc_mlir.dialects.types import accumulator, is_float
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.evidence import NotOffered
 from pyc_mlir.pipelines.driver.base import PassContext, Relation
-from pyc_mlir.pipelines.pyc.equivalence.algebra import RealAlgebra, SameOperations
+from pyc_mlir.pipelines.pyc.equivalence.algebra import RealAlgebra
 from pyc_mlir.pipelines.pyc.equivalence.nodes import (
     MOVED,
     NodeBuilder,
@@ -33,7 +33,7 @@ from pyc_mlir.pipelines.pyc.equivalence.nodes import (
     ordered,
     read_graph,
 )
-from pyc_mlir.pipelines.pyc.equivalence.terms import Terms, TooManyProducts
+from pyc_mlir.pipelines.pyc.equivalence.terms import SameOperations, Terms, TooManyProducts
 from pyc_mlir.pipelines.pyc.recognize.guesses import (
     REGION,
     Candidate,
