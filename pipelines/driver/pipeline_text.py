@@ -302,13 +302,9 @@ def read_reproducer(text: str) -> Reproducer | None:
     if not pipelines:
         return None
     verify = _VERIFY.findall(text)
-    return Reproducer(_unquote(pipelines[-1]), verify[-1:] != ["false"])
-
-
-def _unquote(text: str) -> str:
     named = {"n": "\n", "t": "\t", "\\": "\\", '"': '"'}
 
     def plain(match: re.Match[str]) -> str:
         return named.get(match[1]) or chr(int(match[1], 16))
 
-    return _ESCAPE.sub(plain, text)
+    return Reproducer(_ESCAPE.sub(plain, pipelines[-1]), verify[-1:] != ["false"])

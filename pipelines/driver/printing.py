@@ -63,7 +63,12 @@ class IrPrinter:
         self, manager: passmanager.PassManager, nodes: tuple[Node, ...], op: ir.Operation
     ) -> Iterator[None]:
         """Print around the native passes `nodes`, which `manager` is about to run on `op`."""
-        name = _leaf_name(nodes[0]) if self.needs_single_steps else ""
+        name = ""
+        if self.needs_single_steps:
+            node = nodes[0]
+            while isinstance(node, AnchorNode):
+                (node,) = node.children
+            name = node.name
         if self.tree_dir is not None:
             with self._dumps(name, name, name, op):
                 yield
@@ -117,13 +122,6 @@ class IrPrinter:
         folder = make_folder(self.tree_dir / f"{op.name.replace('.', '_')}_{name}")
         write_file(folder / f"{self._files}_{file_name}.mlir", text.encode())
         self._files += 1
-
-
-def _leaf_name(node: Node) -> str:
-    """Name the pass of a node that holds exactly one."""
-    while isinstance(node, AnchorNode):
-        (node,) = node.children
-    return node.name
 
 
 def _fingerprint(op: ir.Operation) -> str:

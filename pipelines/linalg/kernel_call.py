@@ -166,7 +166,6 @@ class KernelCalls:
 
 
 def _fits(tensor: LoweredTensor, operand: Operand) -> bool:
-    """Return whether a value has the operand's element type and its known sizes."""
     wanted = [d if isinstance(d, int) else None for d in operand.shape]
     same = len(wanted) == tensor.rank and storage(tensor.dtype) == _dtype(operand)
     return same and all(w in (None, d.static) for w, d in zip(wanted, tensor.dims, strict=True))
@@ -230,14 +229,12 @@ def _counting(dims: Sequence[LoweredDim]) -> tuple[LoweredDim, ...]:
 
 
 def _under(value: ir.Value, type_: ir.Type) -> ir.Value:
-    """Return the value under a type that knows more or less of its sizes."""
     if value.type == type_:
         return value
     return ir.Operation.create("tensor.cast", results=[type_], operands=[value]).result
 
 
 def _declared(operand: Operand) -> ir.Type:
-    """Return the type that the kernel itself gives an operand."""
     shape = tuple(d if isinstance(d, int) else None for d in operand.shape)
     return to_mlir(TensorType(shape, _dtype(operand)))
 

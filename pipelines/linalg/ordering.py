@@ -48,7 +48,13 @@ def argsort(
     elif size.static is None or size.static <= COUNTED:
         out = _counted(b, rows, kept, descending)
     else:
-        out = reshape(b, _merged(b, rows, kept.static or 0, descending), dims)
+        runs = _Runs(b, rows, descending, size.static, 1, None)
+        while runs.count > 1:
+            length = min(2 * runs.length, kept.static or 0)
+            merged = _merge(runs, length)
+            runs = replace(runs, count=-(-runs.count // 2), length=length, order=merged)
+        assert runs.order is not None
+        out = reshape(b, runs.order, dims)
     if axis == last:
         return out
     back = tuple(order.index(i) for i in range(x.rank))
@@ -96,19 +102,6 @@ def _counted(b: Lowering, x: LoweredTensor, kept: LoweredDim, descending: bool) 
     maps = [[*outer, rank], [*outer, rank - 1]]
     (out,) = generic(b, [places], [start], maps, element)
     return out
-
-
-def _merged(b: Lowering, x: LoweredTensor, kept: int, descending: bool) -> LoweredTensor:
-    """Return i64 [..., 1, kept]: runs of one element, merged in pairs."""
-    size = x.dims[-1].static
-    assert size is not None
-    runs = _Runs(b, x, descending, size, 1, None)
-    while runs.count > 1:
-        length = min(2 * runs.length, kept)
-        order = _merge(runs, length)
-        runs = replace(runs, count=-(-runs.count // 2), length=length, order=order)
-    assert runs.order is not None
-    return runs.order
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +219,6 @@ def _wrapped(b: Lowering, indices: LoweredTensor, size: LoweredDim) -> LoweredTe
 
 
 def _taken(b: Lowering, vector: LoweredTensor, at: Number) -> Number:
-    """Return the index that a vector of indices holds at a place."""
     return b.at(read(b.value(vector), at).value)
 
 

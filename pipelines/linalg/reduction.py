@@ -24,7 +24,6 @@ _COMBINED = {
 
 
 def _keep(b: Lowering, out: LoweredTensor, x: LoweredTensor, axes: Sequence[int]) -> LoweredTensor:
-    """Give the reduced axes back with size 1."""
     return reshape(b, out, [LoweredDim(1) if i in axes else d for i, d in enumerate(x.dims)])
 
 
@@ -84,37 +83,30 @@ def scan(
     keys: i64 [size]; those of other keys are left out. Hillis and Steele, "Data parallel
     algorithms", 1986.
     """
+
+    def with_earlier(x: LoweredTensor, step: int) -> LoweredTensor:
+        """out[i] = x[i - step] combined with x[i], where there is one, of the same key."""
+        source = b.value(x)
+        key_of = None if keys is None else b.value(keys)
+
+        def body(mine: ir.Value, *others: ir.Value) -> ir.Value:
+            before = b.loop(axis) - step
+            takes = before.compare("ge", 0)
+            before = before.at_least(0)
+            at = [before if i == axis else b.loop(i) for i in range(x.rank)]
+            other = read(source, *at).value
+            if key_of is not None:
+                takes = takes & Number(others[0]).compare("eq", read(key_of, before))
+            return select(takes.value, combine(other, mine), mine)
+
+        inputs = [(x, range(x.rank)), *([] if keys is None else [(keys, (axis,))])]
+        return pointwise(b, inputs, x.dims, x.dtype, body)
+
     step = 1
     while step < size:
-        x = _with_earlier(b, x, axis, step, combine, keys)
+        x = with_earlier(x, step)
         step *= 2
     return x
-
-
-def _with_earlier(
-    b: Lowering,
-    x: LoweredTensor,
-    axis: int,
-    step: int,
-    combine: Callable[[ir.Value, ir.Value], ir.Value],
-    keys: LoweredTensor | None,
-) -> LoweredTensor:
-    """out[i] = x[i - step] combined with x[i], where there is one, of the same key."""
-    source = b.value(x)
-    key_of = None if keys is None else b.value(keys)
-
-    def body(mine: ir.Value, *others: ir.Value) -> ir.Value:
-        before = b.loop(axis) - step
-        takes = before.compare("ge", 0)
-        before = before.at_least(0)
-        at = [before if i == axis else b.loop(i) for i in range(x.rank)]
-        other = read(source, *at).value
-        if key_of is not None:
-            takes = takes & Number(others[0]).compare("eq", read(key_of, before))
-        return select(takes.value, combine(other, mine), mine)
-
-    inputs = [(x, range(x.rank)), *([] if keys is None else [(keys, (axis,))])]
-    return pointwise(b, inputs, x.dims, x.dtype, body)
 
 
 def _of_pairs(

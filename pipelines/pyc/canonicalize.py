@@ -418,7 +418,6 @@ def _slim(value: ir.Value) -> np.ndarray | None:
 
 
 def _is_repeated(first: np.ndarray, rest: np.ndarray) -> bool:
-    """Return whether all slices have the bits of the first one."""
     bits = np.dtype(f"u{first.dtype.itemsize}")
     return bool((rest.view(bits) == first.view(bits)).all())
 

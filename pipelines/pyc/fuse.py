@@ -233,7 +233,15 @@ def plan(graph: FusionGraph, choices: Choices, max_ops: int) -> list[FusionGroup
         if start not in planner.claimed and not graph.is_part(start):
             planner.take(start)
     groups = sorted(planner.groups, key=lambda g: g.members[-1])
-    owned = [_own(graph, group) for group in groups]
+    # Their ops: members, for copies new ones in front of the last.
+    owned = []
+    for group in groups:
+        last = graph.ops[group.members[-1]]
+        made = {i: graph.ops[i].clone(ir.InsertionPoint(last)) for i in sorted(group.copies)}
+        values = {graph.ops[i].result: copy.result for i, copy in made.items()}
+        for copy in made.values():
+            _reread(copy, values)
+        owned.append([made.get(i, graph.ops[i]) for i in group.members])
     for group, ops in zip(groups, owned, strict=True):
         _apply(graph, group, ops)
     for i in sorted({i for group in groups for i in group.copies}, reverse=True):
@@ -420,16 +428,6 @@ class _Planner:
         if None in sizes:
             return None
         return Cost(traffic_bytes=2 * sum(s for s in sizes if s is not None))
-
-
-def _own(graph: FusionGraph, group: FusionGroup) -> list[ir.Operation]:
-    """Return the ops of a group: its members, for copies new ones in front of the last."""
-    last = graph.ops[group.members[-1]]
-    made = {i: graph.ops[i].clone(ir.InsertionPoint(last)) for i in sorted(group.copies)}
-    values = {graph.ops[i].result: copy.result for i, copy in made.items()}
-    for copy in made.values():
-        _reread(copy, values)
-    return [made.get(i, graph.ops[i]) for i in group.members]
 
 
 def _reread(op: ir.Operation, values: Mapping[ir.Value, ir.Value]) -> None:

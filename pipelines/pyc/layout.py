@@ -285,33 +285,27 @@ class _Rewriter:
 
     def run(self) -> None:
         """Rewrite all steps."""
+        graph = self.graph
         for i, step in self.steps.items():
-            op = self.graph.ops[i]
+            op = graph.ops[i]
             with ir.InsertionPoint(op), op.location:
-                self._rewrite(i, step)
-        constants = {
-            n for i in self.steps for n in self.graph.reads[i] if self.graph.is_constant(n)
-        }
-        makers = {i for n in constants if (i := self.graph.makers[n]) is not None}
+                pairs = zip(graph.reads[i], step.needs, strict=True)
+                bare, n = graph.has(i, Trait.ELEMENTWISE), graph.makes[i]
+                operands = [self._value(v, need, bare) for v, need in pairs]
+                made = operands[0]
+                if step.params is not None:
+                    type_ = graph.type(n)
+                    out = type_.with_shape(stored_shape(type_.shape, step.out))
+                    made = create(OPS[graph.name(i)], operands, dict(step.params), out)
+                    carry_marks(op, made.owner.operation)
+                self.stored[n, step.out, False] = made
+                if any(reader not in self.steps for reader in graph.readers[n]):
+                    op.result.replace_all_uses_with(self._value(n, None, False))
+        constants = {n for i in self.steps for n in graph.reads[i] if graph.is_constant(n)}
+        makers = {i for n in constants if (i := graph.makers[n]) is not None}
         for i in sorted(makers.union(self.steps), reverse=True):
-            if is_unused(self.graph.ops[i]):
-                self.graph.ops[i].erase()
-
-    def _rewrite(self, i: int, step: OrderedOp) -> None:
-        graph, op, n = self.graph, self.graph.ops[i], self.graph.makes[i]
-        definition = OPS[graph.name(i)]
-        bare = definition.has(Trait.ELEMENTWISE)
-        pairs = zip(graph.reads[i], step.needs, strict=True)
-        operands = [self._value(v, need, bare) for v, need in pairs]
-        made = operands[0]
-        if step.params is not None:
-            type_ = graph.type(n)
-            out = type_.with_shape(stored_shape(type_.shape, step.out))
-            made = create(definition, operands, dict(step.params), out)
-            carry_marks(op, made.owner.operation)
-        self.stored[n, step.out, False] = made
-        if any(reader not in self.steps for reader in graph.readers[n]):
-            op.result.replace_all_uses_with(self._value(n, None, False))
+            if is_unused(graph.ops[i]):
+                graph.ops[i].erase()
 
     def _value(self, n: int, need: Order | None, bare: bool) -> ir.Value:
         """Return a value in the order needed; `bare`: a constant without leading sizes of 1."""

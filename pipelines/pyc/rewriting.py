@@ -44,6 +44,7 @@ __all__ = [
     "functions_of",
     "is_unused",
     "made_by",
+    "only_user",
     "params_of",
     "pyc_ops",
     "replace",
@@ -104,6 +105,13 @@ def made_by(value: ir.Value, *names: str) -> ir.Operation | None:
 def is_unused(op: ir.Operation) -> bool:
     """Return whether no other op reads a result of an op."""
     return not any(True for result in op.results for _ in result.uses)
+
+
+def only_user(value: ir.Value) -> ir.Operation | None:
+    """Return the op of one result in the same block that alone reads a value, once."""
+    users = [use.owner.operation for use in value.uses]
+    alone = len(users) == 1 and users[0].block == value.owner.operation.block
+    return users[0] if alone and len(users[0].results) == 1 else None
 
 
 def values_read(op: ir.Operation) -> list[ir.Value]:

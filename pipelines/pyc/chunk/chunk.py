@@ -317,7 +317,6 @@ class _Planner:
 
 
 def _counts(region: Region, most: int) -> list[int]:
-    """Return the numbers of equal parts that are offered."""
     return [n for n in PARTS if region.size % n == 0 and n <= most]
 
 
@@ -375,23 +374,19 @@ class Chunk:
         site = Site(self.name, ids[op], str(op.location), ids.by_type[op])
         offers = {o.name: o for o in found.offers}
         whole = offers[KEEP]
-        alternatives = [
-            Alternative(name, o.cost, _reason(graph, found.region, o, whole))
-            for name, o in offers.items()
-        ]
+        alternatives = []
+        rounds = "; rows of products, whose sums may be rounded otherwise"
+        for name, offer in offers.items():
+            each = found.region.size // offer.parts
+            reason = f"{whole.nbytes} -> {offer.nbytes} bytes here, {each} at a time"
+            if offer.parts == 1:
+                reason = f"{whole.nbytes} bytes here"
+            elif cuts_products(graph, found.region):
+                reason += rounds
+            alternatives.append(Alternative(name, offer.cost, reason))
         ops = "+".join(graph.name(i) for i in found.region.ops)
         grounds = (evidence, Note(f"region {ops}"))
         return offers[choices.choose(site, alternatives, grounds).name].parts
-
-
-def _reason(graph: ChunkGraph, region: Region, offer: ChunkOffer, whole: ChunkOffer) -> str:
-    """Return the bytes needed there, and where results need not be the same bits."""
-    if offer.parts == 1:
-        return f"{whole.nbytes} bytes here"
-    text = f"{whole.nbytes} -> {offer.nbytes} bytes here, {region.size // offer.parts} at a time"
-    if cuts_products(graph, region):
-        text += "; rows of products, whose sums may be rounded otherwise"
-    return text
 
 
 def apply(graph: ChunkGraph, region: Region, parts: int) -> None:

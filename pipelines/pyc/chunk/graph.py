@@ -86,7 +86,14 @@ class ChunkGraph(BlockGraph):
         self.nodes = [self._node(i, i in returned) for i in range(len(self.ops))]
         self.unstored: frozenset[int] = frozenset()
         if joins:
-            self._read_parts()
+            later = {i for i in range(len(self.ops)) if self._is_joined_later(i)}
+            self.unstored = unstored = Channels.of(self).unstored | later
+            # Their readers read their operands instead.
+            for i, node in enumerate(self.nodes):
+                behind = [p for r in node.reads if r in unstored for p in self.nodes[r].reads]
+                reads = tuple(dict.fromkeys([*node.reads, *behind]))
+                nbytes = 0 if i in unstored else node.nbytes
+                self.nodes[i] = replace(node, reads=reads, nbytes=nbytes)
         self.users = [[] for _ in self.ops]
         for i, node in enumerate(self.nodes):
             for read in node.reads:
@@ -125,16 +132,6 @@ class ChunkGraph(BlockGraph):
         assert found is not None, "only ops that run in parts are asked"
         return found
 
-    def _read_parts(self) -> None:
-        """Give unstored values no bytes; their readers read their operands instead."""
-        unstored = Channels.of(self).unstored
-        unstored |= {i for i in range(len(self.ops)) if self._is_joined_later(i)}
-        self.unstored = unstored
-        for i, node in enumerate(self.nodes):
-            behind = [p for r in node.reads if r in unstored for p in self.nodes[r].reads]
-            reads = tuple(dict.fromkeys([*node.reads, *behind]))
-            self.nodes[i] = replace(node, reads=reads, nbytes=0 if i in unstored else node.nbytes)
-
     def _is_joined_later(self, i: int) -> bool:
         """Return whether a concatenation is part of others, and of one elementwise op, at most.
 
@@ -155,7 +152,12 @@ class ChunkGraph(BlockGraph):
         place |= {i: place[region.end] for i, region in inside.items()}
         melted = self._melted(inside)
         place |= {i: place[into] for i, into in melted.items()}
-        last = self._last_uses(place, melted)
+        # By storage that takes scratch, the place of the last item that reads it.
+        last: dict[int, int] = {}
+        for i, storage in enumerate(self.storage):
+            if self.nodes[storage].nbytes and storage not in melted:
+                ends = [place[i], *(place[u] for u in self.users[i])]
+                last[storage] = max([last.get(storage, 0), *ends])
         starts: list[list[int]] = [[] for _ in items]
         for storage in last:
             if storage in ends or storage not in inside:
@@ -197,16 +199,6 @@ class ChunkGraph(BlockGraph):
             return users[0] if same and self.has(users[0], Trait.ELEMENTWISE) else None
 
         return [reader(i) for i in range(len(self.ops))]
-
-    def _last_uses(self, place: Mapping[int, int], melted: Mapping[int, int]) -> dict[int, int]:
-        """Return, by storage that takes scratch, the place of the last item that reads it."""
-        last: dict[int, int] = {}
-        for i in range(len(self.ops)):
-            storage = self.storage[i]
-            if self.nodes[storage].nbytes and storage not in melted:
-                ends = [place[i], *(place[u] for u in self.users[i])]
-                last[storage] = max([last.get(storage, 0), *ends])
-        return last
 
     def _taken_over(self, i: int, last: Mapping[int, int], at: int) -> int:
         node = self.nodes[i]
@@ -303,7 +295,11 @@ def regions(graph: ChunkGraph, op: int, end: int, taken: AbstractSet[int]) -> It
         largest = max(graph.nodes[i].nbytes * (i != end) + graph.nodes[i].hidden for i in ops)
         if call.out.nbytes <= RESULT_SHARE * largest:
             region = Region(ops, tuple(dims[i] for i in ops), size, inside)
-            yield replace(region, halos=_halos(graph, region))
+            if has_windows(graph, region):
+                counts = [n for n in PARTS if size % n == 0]
+                kept = ((n, graph.inside(ops, shares(graph, region, n))) for n in counts)
+                region = replace(region, halos=tuple(kept))
+            yield region
 
 
 def rows_of(graph: ChunkGraph, region: Region, parts: int, number: int) -> dict[int, Rows]:
@@ -336,14 +332,6 @@ def shares(graph: ChunkGraph, region: Region, parts: int) -> dict[int, float]:
         i: max(rows[i][1] - rows[i][0] for rows in every) / (graph.call(i).out.shape[dim] or 1)
         for i, dim in zip(region.ops, region.dims, strict=True)
     }
-
-
-def _halos(graph: ChunkGraph, region: Region) -> tuple[tuple[int, int], ...]:
-    """Return, by number of parts, the bytes that they keep inside, where they overlap."""
-    if not has_windows(graph, region):
-        return ()
-    counts = [n for n in PARTS if region.size % n == 0]
-    return tuple((n, graph.inside(region.ops, shares(graph, region, n))) for n in counts)
 
 
 def _closure(graph: ChunkGraph, end: int, dim: int, taken: AbstractSet[int]) -> dict[int, int]:

@@ -66,7 +66,12 @@ def nearest_root(value: float, dtype: np.dtype) -> tuple[Fraction, int] | None:
         if Fraction(1, _MOST_NUMERATOR) < power < _MOST_NUMERATOR:
             found = power.limit_denominator(_MOST_DENOMINATOR)
             if found and _rounds(found, degree, exact, dtype):
-                return _reduced(found, degree)
+                while degree > 1:  # the same root with the least degree
+                    root = Fraction(isqrt(found.numerator), isqrt(found.denominator))
+                    if root * root != found:
+                        break
+                    found, degree = root, degree // 2
+                return found, degree
     decimal = Fraction(f"{abs(value):.{_DIGITS - 1}e}")
     return (decimal, 1) if _rounds(decimal, 1, exact, dtype) else _inverse(exact, dtype)
 
@@ -94,16 +99,6 @@ def _rounds(number: Fraction, degree: int, exact: Fraction, dtype: np.dtype) -> 
     return (exact - below) ** degree < number < (exact + half) ** degree
 
 
-def _reduced(number: Fraction, degree: int) -> tuple[Fraction, int]:
-    """Return the same root with the least degree."""
-    while degree > 1:
-        top, bottom = isqrt(number.numerator), isqrt(number.denominator)
-        if top * top != number.numerator or bottom * bottom != number.denominator:
-            break
-        number, degree = Fraction(top, bottom), degree // 2
-    return number, degree
-
-
 @cache
 def likely(value: float, dtype: np.dtype) -> float:
     """Return the number that a model most likely means by a constant of an element type.
@@ -124,7 +119,10 @@ def likely(value: float, dtype: np.dtype) -> float:
     if eps and exact.numerator < 1 << _SHORT:
         return value
     if eps and (read := _inverse(exact, dtype) or nearest_root(value, dtype)) is not None:
-        return math.copysign(_root_of(*read), value)
+        number, degree = read
+        while degree > 1:  # by digits enough for the nearest f64
+            number, degree = Fraction(isqrt(int(number * 4**128)), 2**128), degree // 2
+        return math.copysign(float(number), value)
     n = 0 if eps or abs(value) <= 1e-6 else round(1 / value)
     few = abs(n) * 2.0 ** (-9 if dtype == DTYPES["bf16"] else -12) < 1 / 8
     if n and few and _rounded(1 / n, dtype) == value:
@@ -135,13 +133,6 @@ def likely(value: float, dtype: np.dtype) -> float:
 
 def _rounded(value: float, dtype: np.dtype) -> float:
     return float(np.array(value).astype(dtype))
-
-
-def _root_of(number: Fraction, degree: int) -> float:
-    """Return a root as the nearest f64."""
-    while degree > 1:
-        number, degree = Fraction(isqrt(int(number * 4**128)), 2**128), degree // 2
-    return float(number)
 
 
 def triangle(node: TermNode) -> int | None:

@@ -233,7 +233,6 @@ def _has_floats(programs: Sequence[Program]) -> bool:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Return whether two values are equal, element by element."""
     if a is b or a.type != b.type:
         return a is b
     if not isinstance(a, fields.Residues) or not isinstance(b, fields.Residues):

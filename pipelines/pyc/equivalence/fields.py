@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial, reduce
 from math import isfinite, prod
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -195,21 +195,7 @@ class Residues:
         return np.zeros(sizes_of(self.type), bool) if self.minus is None else self.minus
 
 
-# The meaning of each op over a field. None: a hash.
-Rule = Callable[["Field", TermNode, Sequence[Residues]], Residues | None]
 Formula = Callable[..., np.ndarray]
-RULES: dict[str, Rule] = {}
-R = TypeVar("R", bound=Rule)
-
-
-def rule(*ops: str) -> Callable[[R], R]:
-    """Register the meaning of ops."""
-
-    def register(function: R) -> R:
-        RULES.update(dict.fromkeys(ops, function))
-        return function
-
-    return register
 
 
 class Field(ElementNames):
@@ -256,8 +242,14 @@ class Field(ElementNames):
         finite = np.where(minus, 0.0, plain)
         if self.rounded and finite.size <= _FEW:
             known, place = np.unique(finite, return_inverse=True)
-            read = [[_meant(x, type_.dtype, q) for x in known.tolist()] for q in self.primes]
-            levels = [np.array(n, _U64)[place].reshape(finite.shape) for n in read]
+            levels = []
+            for q in self.primes:
+                read = []
+                for x in known.tolist():
+                    meant = nearest_root(x, type_.dtype)
+                    residue = of_root(*(meant or (Fraction(x), 1)), q)
+                    read.append((q - residue) % q if meant and x < 0 else residue)
+                levels.append(np.array(read, _U64)[place].reshape(finite.shape))
         else:
             levels = of_floats(finite, self.primes)
         if is_splat:
@@ -417,14 +409,6 @@ def height(nodes: Sequence[TermNode]) -> int:
     return min(1 + max(depth.values(), default=0), max(CHAINS))
 
 
-def _meant(value: float, dtype: np.dtype, q: int) -> int:
-    read = nearest_root(value, dtype)
-    if read is None:
-        return of_root(Fraction(value), 1, q)
-    found = of_root(*read, q)
-    return found if value > 0 else (q - found) % q
-
-
 def _require_finite(node: TermNode, parts: Sequence[Residues]) -> None:
     """Raise NotComparable for an operand with -inf."""
     if not all(p.is_finite for p in parts):
@@ -459,7 +443,6 @@ def _of_none(node: TermNode, *parts: Residues) -> None:
     _require_finite(node, parts)
 
 
-@rule("pow")
 def _pow(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues | None:
     """Return whole and half powers; others are hashes."""
     _require_finite(node, parts)
@@ -481,12 +464,10 @@ def _pow(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues | 
     return field.mapped(node, (base,), modulo)
 
 
-@rule("exp")
 def _exp(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
     return field.power_of(node, parts[0])
 
 
-@rule("tanh")
 def _tanh(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues | None:
     """1 - 2 / (1 + exp(2 x)), where a prime is left for it."""
     (x,) = parts
@@ -501,7 +482,6 @@ def _tanh(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues |
     return field.mapped(node, (field.power_of(node, field.formula("add", node, (x, x))),), modulo)
 
 
-@rule("erf", "sin", "abs", "cos")
 def _odd(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
     """f(-x) = -f(x), or f(x): a random function of the lesser of both residues, with the sign."""
     _require_finite(node, parts)
@@ -545,7 +525,6 @@ def _greatest(
     return field.by_level(type_, parts.depth, level, minus)
 
 
-@rule("maximum")
 def _maximum(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
     shape = sizes_of(node.type)
 
@@ -560,7 +539,6 @@ def _maximum(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residue
     return _greatest(field, node.type, rows, pairs, (rows[..., 0] == rows[..., 1]).all(0))
 
 
-@rule("reduce_max")
 def _reduce_max(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
     axes, _ = _axes(node)
     x = parts[0]
@@ -579,7 +557,6 @@ def _reduce_max(field: Field, node: TermNode, parts: Sequence[Residues]) -> Resi
     return _greatest(field, node.type, np.stack([flat(lane) for lane in x.lanes]), levels)
 
 
-@rule("minimum", "reduce_min")
 def _minimum(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
     """min(a, b) = -max(-a, -b)."""
     turned = [field.formula("neg", o, (p,)) for o, p in zip(node.operands, parts, strict=True)]
@@ -592,7 +569,6 @@ def _axes(node: TermNode) -> tuple[tuple[int, ...], bool]:
     return tuple(axes), node.params["keepdims"]
 
 
-@rule("reduce_sum")
 def _reduce_sum(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
     axes, keep = _axes(node)
     (x,) = parts
@@ -644,7 +620,6 @@ def _avg_pool2d(node: TermNode, x: np.ndarray, q: int) -> np.ndarray:
     return from_nchw(product(np.asarray(total(data, 0)) % _U64(q), counts, q), params["layout"])
 
 
-@rule("max_pool2d")
 def _max_pool2d(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
     """Return the maximum of the multiset of each window."""
     _require_finite(node, parts)
@@ -663,7 +638,6 @@ def _max_pool2d(field: Field, node: TermNode, parts: Sequence[Residues]) -> Resi
     return field.random(node.type, combined("max", (lanes,)))
 
 
-@rule("cumulative")
 def _cumulative(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues | None:
     if node.params["reduction"] != "add":
         return None
@@ -675,6 +649,20 @@ def _cumulative(field: Field, node: TermNode, parts: Sequence[Residues]) -> Resi
     return field.mapped(node, parts, modulo)
 
 
+# The meaning of each other op over a field. None: a hash.
+Rule = Callable[[Field, TermNode, Sequence[Residues]], Residues | None]
+RULES: dict[str, Rule] = {
+    "pow": _pow,
+    "exp": _exp,
+    "tanh": _tanh,
+    **dict.fromkeys(("erf", "sin", "abs", "cos"), _odd),
+    "maximum": _maximum,
+    "reduce_max": _reduce_max,
+    **dict.fromkeys(("minimum", "reduce_min"), _minimum),
+    "reduce_sum": _reduce_sum,
+    "max_pool2d": _max_pool2d,
+    "cumulative": _cumulative,
+}
 # Ops of one formula on the residues, and where their results are -inf.
 FORMULAS: dict[str, tuple[Formula, Callable[..., np.ndarray | None]]] = {
     "add": (lambda node, a, b, q: (a + b) % _U64(q), _flags),

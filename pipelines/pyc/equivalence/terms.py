@@ -16,13 +16,12 @@ operations make of elements otherwise is the business of an algebra (algebra.py)
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from math import prod
 from typing import Any
 
 from pyc_mlir.dialects.opdef import Trait
-from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.pyc.equivalence.nodes import TermNode, expanded
+from pyc_mlir.pipelines.pyc.orders import reshape_groups
 
 Digit = tuple[Hashable, int, int | None]
 Index = tuple[Digit, ...]
@@ -170,8 +169,6 @@ class Terms:
         return self.atom(head, *extents.values(), parts=(self._renamed(body, names),))
 
     def _renamed(self, poly: Poly, names: Mapping[Hashable, Hashable]) -> Poly:
-        """Return the polynomial with other variables."""
-
         def rename(number: int) -> int:
             if not self.free[number] & names.keys():
                 return number
@@ -278,12 +275,21 @@ class SameOperations:
         if node.name == "broadcast_to":
             return self.read(x, _aligned(x, place))
         if node.name == "reshape":
-            before = _before_reshape(x.type.shape, node.type.shape, node.params["shape"], place)
-            return None if before is None else self.read(x, tuple(before))
+            found: dict[int, Index] = {}
+            groups = reshape_groups(x.type.shape, node.params["shape"]) if x.type.rank else []
+            if x.type.rank and not groups:
+                return None
+            for sources, targets in groups:
+                joined = _merged([place[j] for j in targets])
+                sizes = [x.type.shape[i] for i in sources]
+                parts = None if joined is None else _split(joined, sizes)
+                if parts is None:
+                    return None
+                found.update(zip(sources, parts, strict=True))
+            return self.read(x, tuple(found[d] for d in range(x.type.rank)))
         return None
 
     def _bound(self, node: TermNode, d: int) -> Hashable:
-        """Return a fresh variable for a dimension of a node."""
         self._fresh += 1
         name = f"b{self._fresh}"
         self._extents[name] = self._extent(node, d)
@@ -411,56 +417,3 @@ def _split(index: Index, sizes: Sequence[int | None]) -> list[Index] | None:
                 return None
         parts.insert(0, tuple(part))
     return [tuple(rest), *parts]
-
-
-def _before_reshape(
-    given: Shape, out: Shape, entries: Sequence[int], index: Sequence[Index]
-) -> list[Index] | None:
-    """Return the index into x of ``reshape(x)[index]``, or None.
-
-    given, out: the shapes of x and of the result; entries: the parameter `shape`.
-    """
-    found: dict[int, Index] = {}
-    left = [i for i, d in enumerate(given) if d != 1]
-    right = [j for j, d in enumerate(out) if d != 1]
-
-    def same(i: int, j: int) -> bool:
-        return entries[j] == copied(i) or (given[i] is not None and given[i] == out[j])
-
-    for end in (0, -1):
-        while left and right and same(left[end], right[end]):
-            found[left.pop(end)] = index[right.pop(end)]
-    groups = _groups(given, out, left, right)
-    if groups is None:
-        return None
-    for sources, targets in groups:
-        joined = _merged([index[j] for j in targets])
-        parts = None if joined is None else _split(joined, [given[i] for i in sources])
-        if parts is None:
-            return None
-        found.update(zip(sources, parts, strict=True))
-    return [found.get(i, ()) for i in range(len(given))]
-
-
-def _groups(
-    given: Shape, out: Shape, left: list[int], right: list[int]
-) -> list[tuple[list[int], list[int]]] | None:
-    """Return the dimensions that no other is the same as, in groups of equal products."""
-    if not left or not right:
-        return None if left or right else []
-    if len(left) == 1 or len(right) == 1:
-        return [(left, right)]
-    if None in [*(given[i] for i in left), *(out[j] for j in right)]:
-        return None
-    groups = []
-    while left:
-        sources, targets = [left.pop(0)], [right.pop(0)] if right else []
-        while (a := prod(given[i] or 0 for i in sources)) != (
-            b := prod(out[j] or 0 for j in targets)
-        ):
-            side, others = (sources, left) if a < b else (targets, right)
-            if not others:
-                return None
-            side.append(others.pop(0))
-        groups.append((sources, targets))
-    return None if right else groups
