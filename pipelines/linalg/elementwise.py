@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.irtypes import storage_type, to_mlir
-from pyc_mlir.dialects.types import BOOL, I64, TensorType, is_float, is_unsigned
+from pyc_mlir.dialects.ir.irtypes import storage_type
+from pyc_mlir.dialects.types import BOOL, I64, is_float, is_unsigned
 from pyc_mlir.pipelines.linalg import functions, scalar
 from pyc_mlir.pipelines.linalg.functions import Number, power_of_size, power_of_two
 from pyc_mlir.pipelines.linalg.lowering import (
@@ -55,10 +55,7 @@ def size(b: Lowering, x: LoweredTensor, *, axes: tuple[int, ...]) -> LoweredTens
     if total.static is not None:
         return b.constant(np.array(total.static, np.int64))
     value = b.count(total).word().value
-    made = ir.Operation.create(
-        "tensor.from_elements", results=[to_mlir(TensorType((), I64))], operands=[value]
-    )
-    return LoweredTensor(I64, (), made.result)
+    return b.made("tensor.from_elements", [value], (), I64)
 
 
 ONE = LoweredDim(1)

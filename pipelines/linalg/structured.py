@@ -67,13 +67,17 @@ def generic(
 def structured(
     b: Lowering,
     name: str,
-    inputs: Sequence[LoweredTensor],
+    inputs: Sequence[LoweredTensor | ir.Value],
     outputs: Sequence[LoweredTensor],
     attributes: dict[str, Any],
     body: Body,
 ) -> list[LoweredTensor]:
-    """Return a linalg op by name with its region built by `body`."""
-    operands = [b.value(t) for t in (*inputs, *outputs)]
+    """Return a linalg op by name with its region built by `body`; inputs may be scalars."""
+    operands, types = [], []
+    for given in (*inputs, *outputs):
+        is_tensor = isinstance(given, LoweredTensor)
+        operands.append(b.value(given) if is_tensor else given)
+        types.append(b.element(given.dtype) if is_tensor else given.type)
     segments = b.segments(len(inputs), len(outputs))
     op = ir.Operation.create(
         name,
@@ -82,7 +86,6 @@ def structured(
         attributes={**attributes, "operandSegmentSizes": segments},
         regions=1,
     )
-    types = [b.element(t.dtype) for t in (*inputs, *outputs)]
     block = op.regions[0].blocks.append(*types)
     with ir.InsertionPoint(block):
         yielded = body(*block.arguments)
@@ -108,21 +111,9 @@ def fill(b: Lowering, dims: Sequence[LoweredDim], dtype: np.dtype, value: Any) -
     """Return a tensor of one value, as linalg.fill; equal ones are one."""
 
     def make() -> LoweredTensor:
-        scalar = b.scalar(value, dtype)
-        out = b.empty(dims, dtype)
-        segments = b.segments(1, 1)
-        op = ir.Operation.create(
-            "linalg.fill",
-            results=[b.tensor_type(dims, dtype)],
-            operands=[scalar, b.value(out)],
-            attributes={"operandSegmentSizes": segments},
-            regions=1,
-        )
-        element = b.element(dtype)
-        block = op.regions[0].blocks.append(element, element)
-        with ir.InsertionPoint(block):
-            ir.Operation.create("linalg.yield", operands=[block.arguments[0]])
-        return LoweredTensor(dtype, tuple(dims), op.result)
+        scalar, out = b.scalar(value, dtype), b.empty(dims, dtype)
+        (made,) = structured(b, "linalg.fill", [scalar], [out], {}, lambda value, _: [value])
+        return made
 
     data = np.asarray(value, dtype).tobytes()
     return b.once("fill", tuple(dims), dtype, data, make=make)
@@ -174,13 +165,9 @@ def _collapse(
         return b.with_dims(x, dims) if tuple(dims) != x.dims else x
     # A collapsed size is static only if all of its parts are: collapse to what they say, then cast.
     natural = [product(x.dims[i] for i in g) for g in groups] if groups[0:] else []
-    op = ir.Operation.create(
-        "tensor.collapse_shape",
-        results=[b.tensor_type(natural, x.dtype)],
-        operands=[b.value(x)],
-        attributes={"reassociation": _groups_attr(groups)},
+    out = b.made(
+        "tensor.collapse_shape", [b.value(x)], natural, x.dtype, reassociation=_groups_attr(groups)
     )
-    out = LoweredTensor(x.dtype, tuple(natural), op.result)
     return out if tuple(natural) == tuple(dims) else b.with_dims(out, dims)
 
 
@@ -196,18 +183,14 @@ def _expand(
             return _collapse(b, x, [], [])
     if len(dims) == x.rank:
         return x
-    dynamic = ir.ShapedType.get_dynamic_size()
-    static = [dynamic if d.static is None else d.static for d in dims]
-    op = ir.Operation.create(
+    return b.made(
         "tensor.expand_shape",
-        results=[b.tensor_type(dims, x.dtype)],
-        operands=[b.value(x), *b.sizes(dims)],
-        attributes={
-            "reassociation": _groups_attr(groups),
-            "static_output_shape": ir.DenseI64ArrayAttr.get(static),
-        },
+        [b.value(x), *b.sizes(dims)],
+        dims,
+        x.dtype,
+        reassociation=_groups_attr(groups),
+        static_output_shape=static_or_dynamic(dims),
     )
-    return LoweredTensor(x.dtype, tuple(dims), op.result)
 
 
 def drop_dims(b: Lowering, x: LoweredTensor, axes: Sequence[int]) -> LoweredTensor:
@@ -279,20 +262,16 @@ def insert(
     if LoweredDim(0) in source.dims:
         return into
     offset_values, size_values = b.sizes(offsets), b.sizes(source.dims)
-    operands = [b.value(source), b.value(into), *offset_values, *size_values]
-    segments = [1, 1, len(offset_values), len(size_values), 0]
-    op = ir.Operation.create(
+    return b.made(
         "tensor.insert_slice",
-        results=[b.tensor_type(into.dims, into.dtype)],
-        operands=operands,
-        attributes={
-            "static_offsets": static_or_dynamic(offsets),
-            "static_sizes": static_or_dynamic(source.dims),
-            "static_strides": ir.DenseI64ArrayAttr.get([1] * into.rank),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get(segments),
-        },
+        [b.value(source), b.value(into), *offset_values, *size_values],
+        into.dims,
+        into.dtype,
+        static_offsets=static_or_dynamic(offsets),
+        static_sizes=static_or_dynamic(source.dims),
+        static_strides=ir.DenseI64ArrayAttr.get([1] * into.rank),
+        operandSegmentSizes=b.segments(1, 1, len(offset_values), len(size_values), 0),
     )
-    return LoweredTensor(into.dtype, into.dims, op.result)
 
 
 def extract(
@@ -306,15 +285,13 @@ def extract(
     if LoweredDim(0) in sizes:
         return b.empty(sizes, x.dtype)
     offset_values, size_values = b.sizes(offsets), b.sizes(sizes)
-    op = ir.Operation.create(
+    return b.made(
         "tensor.extract_slice",
-        results=[b.tensor_type(sizes, x.dtype)],
-        operands=[b.value(x), *offset_values, *size_values],
-        attributes={
-            "static_offsets": static_or_dynamic(offsets),
-            "static_sizes": static_or_dynamic(sizes),
-            "static_strides": ir.DenseI64ArrayAttr.get(list(steps)),
-            "operandSegmentSizes": b.segments(1, len(offset_values), len(size_values), 0),
-        },
+        [b.value(x), *offset_values, *size_values],
+        sizes,
+        x.dtype,
+        static_offsets=static_or_dynamic(offsets),
+        static_sizes=static_or_dynamic(sizes),
+        static_strides=ir.DenseI64ArrayAttr.get(list(steps)),
+        operandSegmentSizes=b.segments(1, len(offset_values), len(size_values), 0),
     )
-    return LoweredTensor(x.dtype, tuple(sizes), op.result)
