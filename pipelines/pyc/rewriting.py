@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.ir.attributes import array_of, attributes_of, definition_of, params_of
+from pyc_mlir.dialects.ir.attributes import array_of, attributes_of
+from pyc_mlir.dialects.ir.attributes import definition_of as definition_of
+from pyc_mlir.dialects.ir.attributes import params_of as params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.types import TensorType
@@ -31,28 +33,6 @@ Exacts = Mapping[ir.Value, Exact]
 # What sees each replacement before it is made; None but while rewrites are verified.
 replacements: ContextVar[Callable[[ir.Operation, ir.Value, Relation, str, Exacts], None] | None]
 replacements = ContextVar("replacements", default=None)
-
-__all__ = [
-    "Exact",
-    "Exacts",
-    "all_ops",
-    "as_type",
-    "carry_marks",
-    "constant_array",
-    "defining_op",
-    "definition_of",
-    "functions_of",
-    "is_unused",
-    "made_by",
-    "only_user",
-    "params_of",
-    "pyc_ops",
-    "replace",
-    "replacements",
-    "splat_of",
-    "tensor_types",
-    "values_read",
-]
 
 
 def functions_of(module: ir.Module) -> list[ir.Operation]:
