@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
+from pkgutil import get_data
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -120,7 +120,7 @@ PASSES = PassRegistry()
 
 # The passes of the pinned wheel. MODULE_PIPELINES: those that abort the process when they are
 # nested in anything but a module. UNPRINTED_OPTIONS: what their printed form leaves out.
-_TABLE = Path(__file__).with_name("native_passes.txt").read_text().splitlines()
+_TABLE = (get_data("pyc_mlir.pipelines.driver", "native_passes.txt") or b"").decode().splitlines()
 _WORDS = [line.removeprefix("* ").split() for line in _TABLE if not line.startswith("#")]
 NATIVE_PASSES = frozenset(name for name, *_ in _WORDS)
 MODULE_PIPELINES = frozenset(line.split()[1] for line in _TABLE if line.startswith("* "))
