@@ -170,8 +170,9 @@ FORMED: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", FORMED)
 def test_formed(name, context):
-    program, expected, *types = FORMED[name]
-    assert groups_of(fused(program, *types or [(X,)], Choices())) == expected
+    program, expected, *given = FORMED[name]
+    (types,) = given or [(X,)]
+    assert groups_of(fused(program, types, Choices())) == expected
 
 
 NOT_FORMED: dict[str, Program] = {
