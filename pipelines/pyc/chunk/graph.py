@@ -156,8 +156,8 @@ class ChunkGraph(BlockGraph):
         last: dict[int, int] = {}
         for i, storage in enumerate(self.storage):
             if self.nodes[storage].nbytes and storage not in melted:
-                ends = [place[i], *(place[u] for u in self.users[i])]
-                last[storage] = max([last.get(storage, 0), *ends])
+                uses = [place[i], *(place[u] for u in self.users[i])]
+                last[storage] = max([last.get(storage, 0), *uses])
         starts: list[list[int]] = [[] for _ in items]
         for storage in last:
             if storage in ends or storage not in inside:
