@@ -156,10 +156,7 @@ def _check(relation: Any, seed: Any, trials: Any, functions: Any) -> None:
     if wrong:
         where, expected, got = wrong
         raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            where=f"equivalent: {where}",
-            expected=expected,
-            got=repr(got),
+            ReasonCode.BAD_ARGUMENT, where=f"equivalent: {where}", expected=expected, got=repr(got)
         )
 
 
@@ -192,16 +189,13 @@ def _pair(
         sizes = sizes_of(chosen[0], inputs)
         one, other = (graph.read(f, sizes) for f in chosen)
     except NotComparable as error:
-        ids = [OpIds(f).graph_id for f in chosen] if _plain(chosen) else ["a", "b"]
+        plain = all(len(f.regions[0].blocks) == 1 for f in chosen)
+        ids = [OpIds(f).graph_id for f in chosen] if plain else ["a", "b"]
         if ids[0] == ids[1]:
             types = tuple(str(t) for t in chosen[0].attributes["function_type"].value.inputs)
             return Proof(Relation.BITS, "structural", types, (ids[0], ids[1]))
         return Unknown(str(error))
     return one, other, graph
-
-
-def _plain(functions: Sequence[ir.Operation]) -> bool:
-    return all(len(f.regions[0].blocks) == 1 for f in functions)
 
 
 def module_of(given: Any, inputs: Sequence[Any] | None = None) -> ir.Module:
@@ -222,20 +216,19 @@ def _module(given: Any, inputs: Sequence[Any] | None, context: ir.Context) -> An
     if isinstance(given, ir.Module):
         # A module of another context is read anew.
         source = Source.of(str(given))
-    specs = [_spec(i) for i in inputs] if inputs is not None and source.takes_inputs else None
+    specs = None
+    if inputs is not None and source.takes_inputs:
+        specs = list(inputs)
+        for i, spec in enumerate(specs):
+            if isinstance(spec, TensorType):
+                specs[i] = TensorSpec(spec.dtype, *spec.shape)
+            elif isinstance(spec, tuple) and all(isinstance(d, int) for d in spec):
+                specs[i] = TensorSpec("f32", *spec)
     loaded = source.load(specs, context)
     if loaded.module is None:
         missing = ", ".join(sorted({b.op for b in loaded.unraised})[:4])
         return Unknown(f"{loaded.name} has operations that pyc cannot express: {missing or '-'}")
     return loaded.module
-
-
-def _spec(given: Any) -> Any:
-    """Return a shape as a spec of f32; other things as they are."""
-    if isinstance(given, TensorType):
-        return TensorSpec(given.dtype, *given.shape)
-    is_shape = isinstance(given, tuple) and all(isinstance(d, int) for d in given)
-    return TensorSpec("f32", *given) if is_shape else given
 
 
 def sizes_of(function: ir.Operation, inputs: Sequence[Any] | None) -> list[TensorType]:

@@ -13,7 +13,7 @@ ranks, where pattern and replacement are proved equal again. Every spelling that
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import permutations
@@ -183,17 +183,14 @@ def composites(name: str, given: Program) -> list[Pattern]:
     types = tuple(TensorType(_EXAMPLE[-r:], DTYPES["f32"]) for r in COMPOSITES[name])
     ways: list[Callable[..., Any]] = [op]
     if "epsilon" in {p.name for p in OPS[name].params}:
-        ways = [partial(op, epsilon=e) for e in _epsilons(given)]
+        # The small numbers of the program, and the epsilons of its ops.
+        small = [n.number for n in given.nodes if n.name == "constant" and n.number is not None]
+        small += [n.params["epsilon"] for n in given.nodes if "epsilon" in n.params]
+        epsilons = sorted({float(e) for e in small if 0 < e <= _MOST_EPSILON})
+        ways = [partial(op, epsilon=e) for e in epsilons]
     elif name == "gelu":
         ways = [partial(op, approximate=a) for a in ("none", "tanh")]
     return [_made(name, way, way, types, Relation.ROUNDED, True) for way in ways]
-
-
-def _epsilons(given: Program) -> list[float]:
-    """Return the small numbers of a program, and the epsilons of its ops."""
-    constants = (n.number for n in given.nodes if n.name == "constant" and n.number is not None)
-    own = (n.params["epsilon"] for n in given.nodes if "epsilon" in n.params)
-    return sorted({float(e) for e in (*constants, *own) if 0 < e <= _MOST_EPSILON})
 
 
 def _refused(name: str, expected: str, got: str) -> PycError:
@@ -324,17 +321,17 @@ def _cuts(root: TermNode, count: int) -> Iterator[tuple[TermNode, ...]]:
         cut = pending.pop(0)
         yield tuple(sorted(cut, key=id))
         for node in cut:
-            reads = [o for o in node.operands if o.number is None and not _creates(o)]
+            reads = [
+                o
+                for o in node.operands
+                if o.number is None and (o.name == "constant" or not o.has(Trait.CREATES))
+            ]
             if not reads:
                 continue
             wider = frozenset((cut - {node}) | set(reads))
             if len(wider) <= count + 2 and wider not in seen:
                 seen.add(wider)
                 pending.append(wider)
-
-
-def _creates(node: TermNode) -> bool:
-    return node.has(Trait.CREATES) and node.name != "constant"
 
 
 def _between(root: TermNode, leaves: Sequence[TermNode]) -> set[TermNode]:
@@ -380,16 +377,8 @@ class Patterns:
 
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Choose for each place. Raises PycError (INVALID_PIPELINE) for an unknown pattern."""
-        made = 0
-        for wanted in self._wanted():
-            for function in functions_of(module):
-                made += self._rewrite(wanted, function, context)
-        return {"replaced": made}
-
-    def _wanted(self) -> list[Pattern]:
         names = self.names.split("+") if self.names else list(PATTERNS)
-        missing = [n for n in names if n not in PATTERNS]
-        if missing:
+        if missing := [n for n in names if n not in PATTERNS]:
             raise PycError(
                 ReasonCode.INVALID_PIPELINE,
                 where=self.name,
@@ -397,7 +386,8 @@ class Patterns:
                 got=", ".join(missing),
                 remedy="import the file that registers it",
             )
-        return [PATTERNS[n] for n in names]
+        pairs = [(PATTERNS[name], f) for name in names for f in functions_of(module)]
+        return {"replaced": sum(self._rewrite(wanted, f, context) for wanted, f in pairs)}
 
     def _rewrite(self, wanted: Pattern, function: ir.Operation, context: PassContext) -> int:
         graph = Graph()
@@ -432,14 +422,10 @@ def _apply(place: Place, root: ir.Operation, graph: Graph) -> None:
     with ir.InsertionPoint(root), root.location:
         for node in spelled.nodes:
             if node not in values:
-                values[node] = _built(node, values)
+                operands = [values[o] for o in node.operands]
+                values[node] = IRBuilder().build(OPS[node.name], *operands, **node.params)
     (out,) = (values[o] for o in spelled.outputs)
     replace(root, out, place.pattern.relation, place.pattern.name)
-
-
-def _built(node: TermNode, values: Mapping[TermNode, ir.Value]) -> ir.Value:
-    operands = [values[o] for o in node.operands]
-    return IRBuilder().build(OPS[node.name], *operands, **node.params)
 
 
 PASSES.register(Patterns)

@@ -49,14 +49,8 @@ def refusal(text: str, context: ir.Context) -> Refusal | None:
         anchor = _RESTRICTED.search(words)
         option = _NO_OPTION.search(words)
         return Refusal(words, anchor and anchor[1], option and option[1])
-    return _unschedulable(text, context)
-
-
-def _unschedulable(text: str, context: ir.Context) -> Refusal | None:
-    """Return what MLIR has against `text` when it is about to run, else "".
-
-    Passes that need an interface say so only then. Nothing runs: the module around is empty.
-    """
+    # Passes that need an interface say so when they are about to run. Nothing runs: the module
+    # around is empty.
     manager = passmanager.PassManager.parse(f"{MODULE}({text})", context)
     with ir.Location.unknown(context):
         empty = ir.Module.create()

@@ -29,7 +29,10 @@ def build_pass(pass_class: type[Pass], node: PassNode, pipeline: Pipeline) -> Pa
     values: dict[str, Any] = {}
     for option in node.options:
         if option.name not in known:
-            raise pipeline.error(option.column, _unknown(node.name, option, known))
+            hint = did_you_mean(option.name, known)
+            hint = hint or (f"; it has {', '.join(known)}" if known else "; it has no options")
+            message = f"pass '{node.name}' has no option '{option.name}'{hint}"
+            raise pipeline.error(option.column, message)
         name = known[option.name]
         if name in values:
             raise pipeline.error(option.column, f"option '{option.name}' is given twice")
@@ -50,13 +53,6 @@ def option_types(pass_class: type[Pass]) -> dict[str, Any]:
     """Return the annotation of each option, by field name."""
     hints = get_type_hints(pass_class)
     return {f.name: hints[f.name] for f, _ in options_of(pass_class)}
-
-
-def _unknown(name: str, option: PassOption, known: dict[str, str]) -> str:
-    hint = did_you_mean(option.name, known)
-    if not hint:
-        hint = f"; it has {', '.join(known)}" if known else "; it has no options"
-    return f"pass '{name}' has no option '{option.name}'{hint}"
 
 
 def pass_node(pass_: Pass) -> PassNode:
@@ -89,15 +85,20 @@ def write_value(value: Any) -> str:
 def read_value(annotation: Any, text: str | None) -> Any:
     """Convert an option's text. Raises ValueError whose text is what was expected."""
     if annotation is bool:
-        return _read_bool(text)
+        value = True if text is None else _BOOLEANS.get(_unquote(text).lower())
+        if value is None:
+            raise ValueError(describe(bool))
+        return value
     if text is None:
         raise ValueError(f"{describe(annotation)} after '='")
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return _read_optional(annotation, arguments, text)
     if origin is tuple:
+        inner = text[1:-1] if text.startswith("{") and text.endswith("}") else text
+        items = inner.split(",") if inner.strip() else []
         try:
-            return tuple(read_value(arguments[0], item) for item in _items(text))
+            return tuple(read_value(arguments[0], item.strip()) for item in items)
         except ValueError:
             raise ValueError(describe(annotation)) from None
     if origin is Literal:
@@ -117,13 +118,6 @@ def _convert(annotation: Any, convert: Callable[[str], Any], text: str) -> Any:
         raise ValueError(describe(annotation)) from None
 
 
-def _read_bool(text: str | None) -> bool:
-    value = True if text is None else _BOOLEANS.get(_unquote(text).lower())
-    if value is None:
-        raise ValueError(describe(bool))
-    return value
-
-
 def _read_optional(annotation: Any, arguments: tuple[Any, ...], text: str) -> Any:
     if text == "none":
         return None
@@ -138,11 +132,6 @@ def _read_optional(annotation: Any, arguments: tuple[Any, ...], text: str) -> An
 
 def _unquote(text: str) -> str:
     return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"" else text
-
-
-def _items(text: str) -> list[str]:
-    inner = text[1:-1] if text.startswith("{") and text.endswith("}") else text
-    return [item.strip() for item in inner.split(",")] if inner.strip() else []
 
 
 def describe(annotation: Any) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
@@ -144,42 +145,30 @@ class _Resolver:
 
     def _node(self, node: Node, anchors: tuple[str, ...]) -> "Node | Pass":
         """Check one node under its anchors (outermost first); PyC passes become objects."""
+        error, name = partial(self.pipeline.error, node.column), node.name
         if isinstance(node, AnchorNode):
-            if "." not in node.name and node.name != ANY:
-                raise self._bad_anchor(node)
-            path = (*anchors, node.name)
-            children = [self._node(child, path) for child in node.children]
-            return AnchorNode(node.name, tuple(_native_only(children)), node.column)
-        if node.name in NATIVE_PASSES:
+            if "." not in name and name != ANY:
+                is_pass = name in NATIVE_PASSES or name in PASSES
+                hint = "; options go in braces: name{a=1}" if is_pass else ""
+                raise error(f"expected an op such as func.func or `any` to nest in{hint}")
+            children = [self._node(child, (*anchors, name)) for child in node.children]
+            # PyC passes were refused under nested anchors.
+            native = (n for n in children if isinstance(n, PassNode | AnchorNode))
+            return AnchorNode(name, tuple(native), node.column)
+        if name not in NATIVE_PASSES and name in PASSES:
+            if anchors != (MODULE,):
+                raise error(
+                    f"pass '{name}' runs on {MODULE}, not inside '{anchors[-1]}'; "
+                    f"write it directly under {MODULE}(...)"
+                )
+            return build_pass(PASSES[name], node, self.pipeline)
+        # The wheel may know more than the table.
+        if name in NATIVE_PASSES or refusal(f"{ANY}({name})", self.context) is None:
             return self._native(node, anchors)
-        if node.name in PASSES:
-            return self._pyc(node, anchors)
-        if refusal(f"{ANY}({node.name})", self.context) is None:
-            return self._native(node, anchors)  # a wheel that knows more than the table
-        raise self._unknown(node)
-
-    def _bad_anchor(self, node: AnchorNode) -> PipelineError:
-        is_pass = node.name in NATIVE_PASSES or node.name in PASSES
-        hint = "; options go in braces: name{a=1}" if is_pass else ""
-        return self.pipeline.error(
-            node.column, f"expected an op such as func.func or `any` to nest in{hint}"
-        )
-
-    def _unknown(self, node: PassNode) -> PipelineError:
-        if "." in node.name:
-            hint = f"; to run passes inside that op, write {node.name}(...)"
-        else:
-            hint = did_you_mean(node.name, [*PASSES, *NATIVE_PASSES])
-        return self.pipeline.error(node.column, f"unknown pass '{node.name}'{hint}")
-
-    def _pyc(self, node: PassNode, anchors: tuple[str, ...]) -> Pass:
-        if anchors != (MODULE,):
-            raise self.pipeline.error(
-                node.column,
-                f"pass '{node.name}' runs on {MODULE}, not inside '{anchors[-1]}'; "
-                f"write it directly under {MODULE}(...)",
-            )
-        return build_pass(PASSES[node.name], node, self.pipeline)
+        hint = f"; to run passes inside that op, write {name}(...)"
+        if "." not in name:
+            hint = did_you_mean(name, [*PASSES, *NATIVE_PASSES])
+        raise error(f"unknown pass '{name}'{hint}")
 
     def _native(self, node: PassNode, anchors: tuple[str, ...]) -> Node:
         self._refuse_misplaced(node, anchors[-1])
@@ -235,11 +224,6 @@ def _expected(default: str) -> str:
     return f"another value (the default is {default})" if default else "another value"
 
 
-def _native_only(nodes: "list[Node | Pass]") -> list[Node]:
-    """Return the native nodes: PyC passes were refused under nested anchors."""
-    return [n for n in nodes if isinstance(n, PassNode | AnchorNode)]
-
-
 def _leaves(node: Node) -> list[Node]:
     """Return one node per pass, each under its own copy of the anchors."""
     if isinstance(node, PassNode):
@@ -288,7 +272,9 @@ def run_steps(
             statistics = _run_native(module, step, verify_each, printer)
             idle.clear()
         elif step.pass_ in idle:
-            statistics = _leave_out(module, step, printer)
+            # Nothing has changed since it last found nothing to do.
+            with printer.around(step.pass_, str(step), module.operation):
+                statistics = {}
         else:
             statistics = _run_pyc(module, step, context, verify_each, printer)
             idle = [] if _may_have_changed(statistics) else [*idle, step.pass_]
@@ -321,26 +307,17 @@ def _run_pyc(
         except ir.MLIRError as error:
             raise PycError(ReasonCode.PASS_FAILED, f"{step.name}: {_reason(error)}") from error
         if verify_each and _may_have_changed(statistics):
-            _verify(module, step.name)
+            try:
+                module.operation.verify()
+            except ir.MLIRError as error:
+                message = f"{step.name} left an invalid module: {_reason(error)}"
+                raise BrokenInvariant(message) from error
     return dict(statistics)
-
-
-def _leave_out(module: ir.Module, step: PycStep, printer: IrPrinter) -> dict[str, int]:
-    """Print around a step that is left out: nothing changed since it last found nothing to do."""
-    with printer.around(step.pass_, str(step), module.operation):
-        return {}
 
 
 def _may_have_changed(statistics: Mapping[str, int]) -> bool:
     """Return False for a pass with counts that are all 0 (upstream too verifies after changes)."""
     return not statistics or any(statistics.values())
-
-
-def _verify(module: ir.Module, name: str) -> None:
-    try:
-        module.operation.verify()
-    except ir.MLIRError as error:
-        raise BrokenInvariant(f"{name} left an invalid module: {_reason(error)}") from error
 
 
 def _reason(error: ir.MLIRError) -> str:

@@ -28,22 +28,20 @@ _CLOSING = {"{": "}", "(": ")", "[": "]"}
 
 
 class PipelineError(PycError):
-    """A pipeline that cannot run: the message shows the text with a caret under the fault."""
+    """A pipeline that cannot run.
+
+    The message: ``pass pipeline:LINE:COL: error: message``, the line, and a caret under the fault.
+    """
 
     def __init__(self, text: str, column: int, message: str) -> None:
-        super().__init__(ReasonCode.INVALID_PIPELINE, _with_caret(text, column, message))
+        before = text[:column]
+        line = before.count("\n")
+        at = column - before.rfind("\n") - 1
+        shown = text.split("\n")[line]
+        told = f"pass pipeline:{line + 1}:{at + 1}: error: {message}\n  {shown}\n  {' ' * at}^"
+        super().__init__(ReasonCode.INVALID_PIPELINE, told)
         self.column = column
         self.summary = message
-
-
-def _with_caret(text: str, column: int, message: str) -> str:
-    """``pass pipeline:LINE:COL: error: message``, the line, and a caret."""
-    before = text[:column]
-    line = before.count("\n")
-    start = before.rfind("\n") + 1
-    shown = text.split("\n")[line]
-    caret = " " * (column - start) + "^"
-    return f"pass pipeline:{line + 1}:{column - start + 1}: error: {message}\n  {shown}\n  {caret}"
 
 
 @dataclass(frozen=True)
@@ -207,14 +205,14 @@ class _Parser:
     def _options(self) -> tuple[PassOption, ...]:
         start, end = self.at + 1, self._closing_brace()
         self.at = end + 1
-        return tuple(self._option(a, b) for a, b in _words(self.text, start, end))
-
-    def _option(self, start: int, end: int) -> PassOption:
-        name, equals, value = self.text[start:end].partition("=")
-        if _OPTION_NAME.fullmatch(name) is None:
-            message = f"expected an option as name=value, got {self.text[start:end]!r}"
-            raise self._error(message, start)
-        return PassOption(name, value if equals else None, start)
+        options = []
+        for first, last in _words(self.text, start, end):
+            word = self.text[first:last]
+            name, equals, value = word.partition("=")
+            if _OPTION_NAME.fullmatch(name) is None:
+                raise self._error(f"expected an option as name=value, got {word!r}", first)
+            options.append(PassOption(name, value if equals else None, first))
+        return tuple(options)
 
     def _closing_brace(self) -> int:
         """Return the index of the brace that closes the one at `self.at`."""
@@ -286,10 +284,12 @@ def write_reproducer(module: str, wanted: Reproducer, command: str) -> str:
     `command` is the command line that failed, for people.
     """
     verify = "true" if wanted.verify_each else "false"
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
+    quoted = "".join(escapes.get(c, c) for c in wanted.pipeline)
     return (
         f"{module.rstrip()}\n\n// configuration: {' '.join(command.split())}\n"
         "{-#\n  external_resources: {\n    mlir_reproducer: {\n"
-        f'      pipeline: "{_quote(wanted.pipeline)}",\n'
+        f'      pipeline: "{quoted}",\n'
         f"      disable_threading: true,\n      verify_each: {verify}\n"
         "    }\n  }\n#-}\n"
     )
@@ -302,18 +302,9 @@ def read_reproducer(text: str) -> Reproducer | None:
     if not pipelines:
         return None
     verify = _VERIFY.findall(text)
-    return Reproducer(_unquote(pipelines[-1]), verify[-1:] != ["false"])
-
-
-def _quote(text: str) -> str:
-    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"}
-    return "".join(escapes.get(c, c) for c in text)
-
-
-def _unquote(text: str) -> str:
     named = {"n": "\n", "t": "\t", "\\": "\\", '"': '"'}
 
     def plain(match: re.Match[str]) -> str:
         return named.get(match[1]) or chr(int(match[1], 16))
 
-    return _ESCAPE.sub(plain, text)
+    return Reproducer(_ESCAPE.sub(plain, pipelines[-1]), verify[-1:] != ["false"])

@@ -54,20 +54,21 @@ class IrPrinter:
         return self.before_all or name in self.before
 
     def _wants_after(self, name: str) -> bool:
-        restricted = self.after_change or self.after_failure
-        implied = (restricted or self.tree_dir is not None) and not (self.after or self._befores)
+        restricted = self.after_change or self.after_failure or self.tree_dir is not None
+        implied = restricted and not (self.after or self.before or self.before_all)
         return self.after_all or implied or name in self.after
-
-    @property
-    def _befores(self) -> bool:
-        return bool(self.before or self.before_all)
 
     @contextmanager
     def native(
         self, manager: passmanager.PassManager, nodes: tuple[Node, ...], op: ir.Operation
     ) -> Iterator[None]:
         """Print around the native passes `nodes`, which `manager` is about to run on `op`."""
-        name = _leaf_name(nodes[0]) if self.needs_single_steps else ""
+        name = ""
+        if self.needs_single_steps:
+            node = nodes[0]
+            while isinstance(node, AnchorNode):
+                (node,) = node.children
+            name = node.name
         if self.tree_dir is not None:
             with self._dumps(name, name, name, op):
                 yield
@@ -109,36 +110,18 @@ class IrPrinter:
             self._dump(f"After {title}: {text}", name, op)
 
     def _dump(self, heading: str, file_name: str, op: ir.Operation) -> None:
-        text = self._text(op)
+        out, limit = io.StringIO(), self.large_elements_limit
+        op.print(file=out, large_elements_limit=limit, enable_debug_info=self.debug_info)
+        text = out.getvalue()
         if self.tree_dir is None:
             self.write(f"// -----// IR Dump {heading} //----- //\n{text}\n\n")
             return
-        folder = make_folder(self.tree_dir / _folder(op))
+        # As MLIR names an op's folder: ``builtin_module_no-symbol-name``.
+        symbol = op.attributes["sym_name"] if "sym_name" in op.attributes else None  # noqa: SIM401
+        name = ir.StringAttr(symbol).value if symbol is not None else "no-symbol-name"
+        folder = make_folder(self.tree_dir / f"{op.name.replace('.', '_')}_{name}")
         write_file(folder / f"{self._files}_{file_name}.mlir", text.encode())
         self._files += 1
-
-    def _text(self, op: ir.Operation) -> str:
-        out = io.StringIO()
-        op.print(
-            file=out,
-            large_elements_limit=self.large_elements_limit,
-            enable_debug_info=self.debug_info,
-        )
-        return out.getvalue()
-
-
-def _leaf_name(node: Node) -> str:
-    """Name the pass of a node that holds exactly one."""
-    while isinstance(node, AnchorNode):
-        (node,) = node.children
-    return node.name
-
-
-def _folder(op: ir.Operation) -> str:
-    """Return MLIR's name of an op's dump folder: ``builtin_module_no-symbol-name``."""
-    symbol = op.attributes["sym_name"] if "sym_name" in op.attributes else None  # noqa: SIM401
-    name = ir.StringAttr(symbol).value if symbol is not None else "no-symbol-name"
-    return f"{op.name.replace('.', '_')}_{name}"
 
 
 def _fingerprint(op: ir.Operation) -> str:

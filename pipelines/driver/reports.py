@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.pipelines.choices.choices import Decision
-from pyc_mlir.pipelines.driver.base import Pass, options_of
+from pyc_mlir.pipelines.driver.base import options_of
 from pyc_mlir.pipelines.driver.native_passes import describe
 from pyc_mlir.pipelines.driver.options import describe as describe_type
 from pyc_mlir.pipelines.driver.options import option_types, write_value
@@ -56,8 +56,13 @@ def remark(decision: Decision) -> Diagnostic:
 def pass_list(context: ir.Context) -> str:
     """List every pass: PyC's with help and defaults of options, the wheel's with defaults."""
     lines = ["PyC passes (on builtin.module):"]
-    for name in PASSES:
-        lines += _pyc_entry(PASSES[name])
+    for pass_class in PASSES.values():
+        summary, *_ = (pass_class.__doc__ or "").strip().split("\n")
+        lines += [f"  --{pass_class.name}", f"      {summary}"]
+        kinds = option_types(pass_class)
+        for spec, name in options_of(pass_class):
+            text = f"{spec.metadata.get('help', '')} ({describe_type(kinds[spec.name])})"
+            lines.append(f"      {name}={write_value(spec.default)}: {text}")
     lines += ["", "Native passes (with the op that they run on):"]
     for name in sorted(NATIVE_PASSES):
         native = describe(name, context)
@@ -77,15 +82,3 @@ def dialect_list(context: ir.Context) -> str:
             found = _AVAILABLE.search("".join(notes))
     names = re.findall(r"\w+", found[1]) if found else []
     return f"Available Dialects: {', '.join(sorted(names))}\n"
-
-
-def _pyc_entry(pass_class: type[Pass]) -> list[str]:
-    """Write a pass's first docstring line, then one line an option."""
-    summary = (pass_class.__doc__ or "").strip().split("\n")[0]
-    lines = [f"  --{pass_class.name}", f"      {summary}"]
-    kinds = option_types(pass_class)
-    for spec, name in options_of(pass_class):
-        kind = describe_type(kinds[spec.name])
-        text = f"{spec.metadata.get('help', '')} ({kind})"
-        lines.append(f"      {name}={write_value(spec.default)}: {text}")
-    return lines

@@ -7,8 +7,7 @@ are not known to become `cf.assert`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from pyc_mlir.pipelines.linalg import (  # noqa: F401  (register the rules)
     resize,
 )
 from pyc_mlir.pipelines.linalg.elementwise import emit
+from pyc_mlir.pipelines.linalg.kernel_call import KernelCalls
 from pyc_mlir.pipelines.linalg.lowering import (
     RULES,
     LoweredDim,
@@ -39,9 +39,6 @@ from pyc_mlir.pipelines.linalg.lowering import (
 )
 from pyc_mlir.pipelines.pyc.groups import AttachedKernel, Members
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, params_of
-
-if TYPE_CHECKING:
-    from pyc_mlir.pipelines.linalg.kernel_call import KernelCalls
 
 
 class LinalgBuilder(Builder):
@@ -70,18 +67,18 @@ class LinalgBuilder(Builder):
 
 
 def lower(
-    lowering: Lowering, name: str, operands: Sequence[LoweredTensor], params: dict[str, Any]
+    b: Lowering, name: str, operands: Sequence[LoweredTensor], params: dict[str, Any]
 ) -> LoweredTensor:
     """Emit the op at the current insertion point. Raises PycError if nothing lowers it."""
     definition = OPS[name]
     if definition.decompose is not None:
-        out = definition.decompose(LinalgBuilder(lowering), *operands, **params)
+        out = definition.decompose(LinalgBuilder(b), *operands, **params)
         if out is not None:
             return out
     rule = RULES.get(name)
     if rule is None:
         raise PycError(ReasonCode.UNSUPPORTED_OP, f"pyc.{name} has no lowering to linalg")
-    return rule(lowering, *operands, **params)
+    return rule(b, *operands, **params)
 
 
 # The statistic of how many bytes constants take more in the forms that kernels read.
@@ -98,17 +95,17 @@ class ConvertToLinalg:
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Convert each function. Raises PycError when a pyc op would remain."""
         counts = {"converted": 0, "run-time checks": 0, LARGER: 0}
-        calls = _Calls(module, context.kernels.counts)
+        calls = KernelCalls(module)
         f64_math = self.f64_math and "f64" not in context.target.lacks()
         for function in functions_of(module):
             conversion = _Conversion(function, calls)
             conversion.lowering.f64_math = f64_math
             conversion.run()
+            calls.return_counts(function, context.kernels.counts)
             counts["converted"] += conversion.converted
             counts["run-time checks"] += conversion.lowering.checks
         require_no_pyc(module)
-        if "made" in vars(calls):
-            counts[LARGER] = calls.made.larger_bytes(context.target.alignment)
+        counts[LARGER] = calls.larger_bytes(context.target.alignment)
         return counts
 
 
@@ -131,52 +128,10 @@ def require_no_pyc(module: ir.Module) -> None:
         )
 
 
-class _Calls:
-    """The kernels that a module calls. Kernels are built by IREE's bindings: loaded when needed.
-
-    counts: what each function returns the counts of, also where no kernel of it counts.
-    """
-
-    def __init__(self, module: ir.Module, counts: Sequence[str]) -> None:
-        self._module = module
-        self._counts = counts
-
-    @cached_property
-    def made(self) -> "KernelCalls":
-        """Calls of this module's kernels."""
-        from pyc_mlir.pipelines.linalg.kernel_call import KernelCalls
-
-        return KernelCalls(self._module)
-
-    def return_counts(self, block: ir.Block) -> None:
-        """Make the counts the last results of the function."""
-        found = dict(self.made.counts) if "made" in vars(self) else {}
-        if not found and not self._counts:
-            return
-        from pyc_mlir.pipelines.kernels.counts import COUNTED
-        from pyc_mlir.pipelines.linalg.kernel_call import zero_counts
-
-        function, end = block.owner, block.operations[len(block.operations) - 1]
-        wanted = [o for o in COUNTED if o.name in found or o.name in self._counts]
-        with ir.InsertionPoint(end), end.location:
-            counts = [found.get(o.name) or zero_counts(o) for o in wanted]
-            ir.Operation.create(end.operation.name, operands=[*end.operands, *counts])
-        end.operation.erase()
-        kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-        made = ir.FunctionType.get(kind.inputs, [*kind.results, *(c.type for c in counts)])
-        function.attributes["function_type"] = ir.TypeAttr.get(made)
-        if "res_attrs" in function.attributes:
-            named = ir.ArrayAttr(function.attributes["res_attrs"])
-            more = [ir.DictAttr.get({})] * len(counts)
-            function.attributes["res_attrs"] = ir.ArrayAttr.get([*named, *more])
-        if found:
-            self.made.counts.clear()
-
-
 class _Conversion:
     """One function: tensors by the pyc values that they stand for."""
 
-    def __init__(self, function: ir.Operation, calls: "_Calls") -> None:
+    def __init__(self, function: ir.Operation, calls: KernelCalls) -> None:
         self.function = function
         self.calls = calls
         self.block = function.regions[0].blocks[0]
@@ -190,46 +145,38 @@ class _Conversion:
         """Emit, then drop the pyc ops, last first."""
         with ir.InsertionPoint.at_block_begin(self.block), self.function.location:
             self._arguments()
-            self._store_unsigned()
+            # Unsigned arguments and results have the types that they are stored as.
+            type_ = ir.FunctionType(ir.TypeAttr(self.function.attributes["function_type"]).value)
+            for value in self.block.arguments:
+                value.set_type(stored_as(value.type))
+            stored = [[stored_as(t) for t in types] for types in (type_.inputs, type_.results)]
+            made = ir.TypeAttr.get(ir.FunctionType.get(*stored))
+            self.function.attributes["function_type"] = made
         for op in list(self.block.operations):
             with ir.InsertionPoint(op):
                 self._visit(op.operation)
         for op in reversed(self.dead):
             op.erase()
-        self.calls.return_counts(self.block)
 
     def _arguments(self) -> None:
         """Enter the arguments with their sizes; dimensions that share a name must agree."""
         named: dict[str, LoweredDim] = {}
-        for value, names in zip(self.block.arguments, self._dim_names(), strict=True):
+        attributes = self.function.attributes
+        told = ir.ArrayAttr(attributes["arg_attrs"]) if "arg_attrs" in attributes else None
+        for number, value in enumerate(self.block.arguments):
             if not isinstance(value.type, ir.RankedTensorType):
                 continue
+            own = {} if told is None else ir.DictAttr(told[number])
+            names = ir.ArrayAttr(own["pyc.dims"]) if "pyc.dims" in own else ()
             where = f"{self.block.owner.location}: argument {value.arg_number}"
             tensor = self.lowering.argument(value, from_mlir(value.type, where))
             dims = list(tensor.dims)
-            for i, name in enumerate(names):
+            for i, name in enumerate(ir.StringAttr(name).value for name in names):
                 if name and dims[i].static is None:
                     first = named.setdefault(name, dims[i])
                     self.lowering.require_equal(first, dims[i], f"dimension `{name}`")
                     dims[i] = first
             self.tensors[value] = LoweredTensor(tensor.dtype, tuple(dims), value)
-
-    def _store_unsigned(self) -> None:
-        """Give unsigned arguments and results the types that they are stored as."""
-        type_ = ir.FunctionType(ir.TypeAttr(self.function.attributes["function_type"]).value)
-        for value in self.block.arguments:
-            value.set_type(stored_as(value.type))
-        stored = [[stored_as(t) for t in types] for types in (type_.inputs, type_.results)]
-        self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*stored))
-
-    def _dim_names(self) -> list[list[str]]:
-        attributes = self.function.attributes
-        count = len(self.block.arguments)
-        if "arg_attrs" not in attributes:
-            return [[]] * count
-        found = (ir.DictAttr(a) for a in ir.ArrayAttr(attributes["arg_attrs"]))
-        named = (ir.ArrayAttr(a["pyc.dims"]) if "pyc.dims" in a else () for a in found)
-        return [[ir.StringAttr(name).value for name in names] for names in named]
 
     def _visit(self, op: ir.Operation) -> None:
         """Convert one op of the function's own block; what is emitted stands before it."""
@@ -275,7 +222,7 @@ class _Conversion:
         values = [self._tensor(v) for v in members.inputs]
         try:
             with self._location(op):
-                out = self.calls.made.emit(self.lowering, attached, values, from_mlir(last.type))
+                out = self.calls.emit(self.lowering, attached, values, from_mlir(last.type))
         except PycError as error:
             raise PycError(error.code, f"{op.location}: {error.message}") from None
         self.tensors[last] = out
@@ -299,21 +246,17 @@ class _Conversion:
         """Give an op of another dialect the converted values."""
         for i, operand in enumerate(op.operands):
             tensor = self.tensors.get(operand)
-            if tensor is not None and (tensor.value is None or tensor.value != operand):
-                with op.location:
-                    declared = from_mlir(operand.type)
-                    settled = self.lowering.reconcile(tensor, declared, op.name)
-                    op.operands[i] = self._as_type(settled, declared)
-
-    def _as_type(self, tensor: LoweredTensor, declared: TensorType) -> ir.Value:
-        """Return the value under exactly the declared type (a cast may forget a size)."""
-        if tensor.type == declared:
-            return self.lowering.value(tensor)
-        return ir.Operation.create(
-            "tensor.cast",
-            results=[to_mlir(declared.with_dtype(storage(declared.dtype)))],
-            operands=[self.lowering.value(tensor)],
-        ).result
+            if tensor is None or (tensor.value is not None and tensor.value == operand):
+                continue
+            declared = from_mlir(operand.type)
+            with op.location:
+                settled = self.lowering.reconcile(tensor, declared, op.name)
+                value = self.lowering.value(settled)
+                # A cast may forget a size.
+                if settled.type != declared:
+                    type_ = to_mlir(declared.with_dtype(storage(declared.dtype)))
+                    value = ir.Operation.create("tensor.cast", [type_], [value]).result
+                op.operands[i] = value
 
     def _converted(self, op: ir.Operation) -> LoweredTensor:
         """Return the tensor that a pyc op computes, under the type that it declares."""

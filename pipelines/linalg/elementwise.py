@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.irtypes import storage_type, to_mlir
-from pyc_mlir.dialects.types import BOOL, I64, TensorType, is_float, is_unsigned
+from pyc_mlir.dialects.ir.irtypes import storage_type
+from pyc_mlir.dialects.types import BOOL, I64, is_float, is_unsigned
 from pyc_mlir.pipelines.linalg import functions, scalar
 from pyc_mlir.pipelines.linalg.functions import Number, power_of_size, power_of_two
 from pyc_mlir.pipelines.linalg.lowering import (
@@ -33,36 +33,29 @@ from pyc_mlir.pipelines.linalg.structured import (
 
 @lowers("iota")
 def iota(
-    lowering: Lowering,
-    *like: LoweredTensor,
-    shape: tuple[int, ...],
-    axis: int,
-    dtype: np.dtype,
+    b: Lowering, *like: LoweredTensor, shape: tuple[int, ...], axis: int, dtype: np.dtype
 ) -> LoweredTensor:
     """Return the loop index, converted."""
     dims = [like[0].dims[i] if d == -1 else LoweredDim(d) for i, d in enumerate(shape)]
     counted = axis % len(shape)
 
     def body(_: ir.Value) -> ir.Value:
-        index = lowering.loop(counted)
+        index = b.loop(counted)
         if not is_float(dtype):
             return index.make("arith.index_cast", result=storage_type(dtype)).value
         return scalar.cast(index.word().value, I64, dtype)
 
-    return pointwise(lowering, [], dims, dtype, body)
+    return pointwise(b, [], dims, dtype, body)
 
 
 @lowers("size")
-def size(lowering: Lowering, x: LoweredTensor, *, axes: tuple[int, ...]) -> LoweredTensor:
+def size(b: Lowering, x: LoweredTensor, *, axes: tuple[int, ...]) -> LoweredTensor:
     """Return the product of sizes, known or computed."""
     total = product(x.dims[a] for a in axes)
     if total.static is not None:
-        return lowering.constant(np.array(total.static, np.int64))
-    value = lowering.count(total).word().value
-    made = ir.Operation.create(
-        "tensor.from_elements", results=[to_mlir(TensorType((), I64))], operands=[value]
-    )
-    return LoweredTensor(I64, (), made.result)
+        return b.constant(np.array(total.static, np.int64))
+    value = b.count(total).word().value
+    return b.made("tensor.from_elements", [value], (), I64)
 
 
 ONE = LoweredDim(1)
@@ -72,7 +65,7 @@ NAMES = sorted(
 
 
 def broadcast_dims(
-    lowering: Lowering, operands: Sequence[tuple[LoweredDim, ...]]
+    b: Lowering, operands: Sequence[tuple[LoweredDim, ...]]
 ) -> tuple[LoweredDim, ...]:
     """Return the sizes of the result; dynamic sizes that must agree are checked."""
     if operands.count(operands[0]) == len(operands):
@@ -84,12 +77,12 @@ def broadcast_dims(
             if out[i] == ONE:
                 out[i] = dim
             elif dim != ONE:
-                out[i] = lowering.require_equal(out[i], dim, "broadcast dimensions")
+                out[i] = b.require_equal(out[i], dim, "broadcast dimensions")
     return tuple(out)
 
 
 def stretched(
-    lowering: Lowering, x: LoweredTensor, dims: tuple[LoweredDim, ...]
+    b: Lowering, x: LoweredTensor, dims: tuple[LoweredDim, ...]
 ) -> tuple[LoweredTensor, tuple[int, ...]]:
     """Return x and its loop numbers among `dims`, without the dimensions that are stretched."""
     if x.splat is not None:
@@ -99,42 +92,42 @@ def stretched(
     offset = len(dims) - x.rank
     dropped = [i for i, d in enumerate(x.dims) if d == ONE and dims[offset + i] != ONE]
     kept = tuple(offset + i for i in range(x.rank) if i not in dropped)
-    return (drop_dims(lowering, x, dropped) if dropped else x), kept
+    return (drop_dims(b, x, dropped) if dropped else x), kept
 
 
 def broadcasting(
-    lowering: Lowering, operands: Sequence[LoweredTensor], dtype: np.dtype, body: Body
+    b: Lowering, operands: Sequence[LoweredTensor], dtype: np.dtype, body: Body
 ) -> LoweredTensor:
     """Apply a scalar body under numpy's broadcasting; the result is pending."""
-    dims = broadcast_dims(lowering, [t.dims for t in operands])
-    inputs = tuple([stretched(lowering, t, dims) for t in operands])
+    dims = broadcast_dims(b, [t.dims for t in operands])
+    inputs = tuple([stretched(b, t, dims) for t in operands])
     return LoweredTensor(dtype, dims, pending=PendingPointwise(inputs, body))
 
 
-def emit_pointwise(lowering: Lowering, tensor: LoweredTensor) -> ir.Value:
+def emit_pointwise(b: Lowering, tensor: LoweredTensor) -> ir.Value:
     """Return one linalg.generic for a pending tensor and those of its shape below it."""
     leaves: dict[tuple[LoweredTensor, tuple[int, ...]], int] = {}
-    _collect(lowering, tensor, leaves, set())
+    _collect(b, tensor, leaves, set())
 
     def body(*values: ir.Value) -> ir.Value:
         known = {leaf: values[i] for leaf, i in leaves.items()}
-        return _scalar_of(lowering, tensor, known, {})
+        return _scalar_of(b, tensor, known, {})
 
-    out = pointwise(lowering, list(leaves), tensor.dims, tensor.dtype, body)
-    return lowering.value(out)
+    out = pointwise(b, list(leaves), tensor.dims, tensor.dtype, body)
+    return b.value(out)
 
 
-def emit(lowering: Lowering, tensor: LoweredTensor) -> ir.Value:
+def emit(b: Lowering, tensor: LoweredTensor) -> ir.Value:
     """Emit what is not a constant and has no value yet."""
     if tensor.source is not None:
-        return emit_reshape(lowering, tensor)
+        return emit_reshape(b, tensor)
     if tensor.joined is not None:
-        return emit_joined(lowering, tensor)
-    return emit_pointwise(lowering, tensor)
+        return emit_joined(b, tensor)
+    return emit_pointwise(b, tensor)
 
 
 def _collect(
-    lowering: Lowering,
+    b: Lowering,
     tensor: LoweredTensor,
     leaves: dict[tuple[LoweredTensor, tuple[int, ...]], int],
     seen: set[LoweredTensor],
@@ -145,14 +138,14 @@ def _collect(
     for child, loops in tensor.pending.inputs:
         # A pending input over the same loops is computed in the same body.
         same = len(loops) == tensor.rank and child.dims == tensor.dims
-        if not (same and lowering.is_pending(child)):
+        if not (same and b.is_pending(child)):
             leaves.setdefault((child, loops), len(leaves))
         elif child not in seen:
-            _collect(lowering, child, leaves, seen)
+            _collect(b, child, leaves, seen)
 
 
 def _scalar_of(
-    lowering: Lowering,
+    b: Lowering,
     tensor: LoweredTensor,
     known: dict[tuple[LoweredTensor, tuple[int, ...]], ir.Value],
     done: dict[LoweredTensor, ir.Value],
@@ -161,9 +154,7 @@ def _scalar_of(
     if tensor not in done:
         assert tensor.pending is not None
         values = [
-            known[(child, loops)]
-            if (child, loops) in known
-            else _scalar_of(lowering, child, known, done)
+            known[(child, loops)] if (child, loops) in known else _scalar_of(b, child, known, done)
             for child, loops in tensor.pending.inputs
         ]
         done[tensor] = tensor.pending.body(*values)
@@ -171,62 +162,60 @@ def _scalar_of(
 
 
 @lowers(*NAMES)
-def elementwise(lowering: Lowering, *operands: LoweredTensor, name: str) -> LoweredTensor:
+def elementwise(b: Lowering, *operands: LoweredTensor, name: str) -> LoweredTensor:
     """Lower ops with one scalar form and no parameters."""
     dtype = operands[0].dtype
-    return broadcasting(
-        lowering, operands, dtype, lambda *values: scalar.apply(name, values, dtype)
-    )
+    return broadcasting(b, operands, dtype, lambda *values: scalar.apply(name, values, dtype))
 
 
 @lowers("compare")
 def compare(
-    lowering: Lowering, lhs: LoweredTensor, rhs: LoweredTensor, *, predicate: str
+    b: Lowering, lhs: LoweredTensor, rhs: LoweredTensor, *, predicate: str
 ) -> LoweredTensor:
     """cmpf or cmpi."""
 
-    def body(a: ir.Value, b: ir.Value) -> ir.Value:
-        a, b = scalar.widen(a, lhs.dtype), scalar.widen(b, rhs.dtype)
-        return functions.compare(predicate, a, b, unsigned=is_unsigned(lhs.dtype))
+    def body(*values: ir.Value) -> ir.Value:
+        x, y = (scalar.widen(value, lhs.dtype) for value in values)
+        return functions.compare(predicate, x, y, unsigned=is_unsigned(lhs.dtype))
 
-    return broadcasting(lowering, [lhs, rhs], BOOL, body)
+    return broadcasting(b, [lhs, rhs], BOOL, body)
 
 
 @lowers("select")
-def select(lowering: Lowering, *operands: LoweredTensor) -> LoweredTensor:
+def select(b: Lowering, *operands: LoweredTensor) -> LoweredTensor:
     """arith.select."""
-    return broadcasting(lowering, operands, operands[1].dtype, functions.select)
+    return broadcasting(b, operands, operands[1].dtype, functions.select)
 
 
 @lowers("bitcast")
-def bitcast(lowering: Lowering, x: LoweredTensor, *, dtype: np.dtype) -> LoweredTensor:
+def bitcast(b: Lowering, x: LoweredTensor, *, dtype: np.dtype) -> LoweredTensor:
     """arith.bitcast; nothing between integers."""
-    out = lowering.element(dtype)
+    out = b.element(dtype)
 
     def body(value: ir.Value) -> ir.Value:
         return value if value.type == out else functions.emit("arith.bitcast", value, result=out)
 
-    return broadcasting(lowering, [x], dtype, body)
+    return broadcasting(b, [x], dtype, body)
 
 
 @lowers("cast")
-def cast(lowering: Lowering, x: LoweredTensor, *, dtype: np.dtype) -> LoweredTensor:
+def cast(b: Lowering, x: LoweredTensor, *, dtype: np.dtype) -> LoweredTensor:
     """Return the conversions of arith, saturating."""
-    return broadcasting(lowering, [x], dtype, lambda v: scalar.cast(v, x.dtype, dtype))
+    return broadcasting(b, [x], dtype, lambda v: scalar.cast(v, x.dtype, dtype))
 
 
 @lowers("pow")
-def power(lowering: Lowering, x: LoweredTensor, y: LoweredTensor) -> LoweredTensor:
+def power(b: Lowering, x: LoweredTensor, y: LoweredTensor) -> LoweredTensor:
     """Compute elementwise; the constant base 2 needs no logarithm."""
     dtype = x.dtype
 
-    def body(a: ir.Value, b: ir.Value) -> ir.Value:
+    def body(*values: ir.Value) -> ir.Value:
         if x.splat == 2:
-            return scalar.narrow(power_of_two(scalar.widen(b, dtype)), dtype)
-        base, exponent = (Number(scalar.widen(v, dtype)) for v in (a, b))
-        return scalar.narrow(raise_to(base, exponent, lowering.f64_math).value, dtype)
+            return scalar.narrow(power_of_two(scalar.widen(values[1], dtype)), dtype)
+        base, exponent = (Number(scalar.widen(v, dtype)) for v in values)
+        return scalar.narrow(raise_to(base, exponent, b.f64_math).value, dtype)
 
-    return broadcasting(lowering, [x, y], dtype, body)
+    return broadcasting(b, [x, y], dtype, body)
 
 
 def raise_to(x: Number, y: Number, f64_math: bool) -> Number:

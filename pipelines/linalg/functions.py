@@ -389,8 +389,17 @@ def _circular(x: Number, shift: int) -> Number:
     """|x| = n pi/2 + r + tail with |r| <= pi/4; n mod 4 chooses sine or cosine and the sign."""
     width, sign = x.width, 1 << (x.width - 1)
     size = abs(x)
-    quarter, turn, rest = _fraction(size)
-    r, tail = _times_half_pi(turn, rest)
+    # size * 2/pi = quarter + turn + rest with |turn| <= 1/2, quarter modulo 4, where size is at
+    # least 1/2 and finite; the parts of other sizes mean nothing. rest is below an ulp of turn.
+    fraction = _fraction_of_f32 if width == 32 else _fraction_of_f64
+    quarter, turn, rest = fraction(size)
+    # (turn + rest) * pi/2 as a number and what it lacks.
+    high, low = _HALF_PI[width]
+    top = turn.cut(_CUT[width])
+    large = top * high
+    small = top * low + ((turn - top) + rest) * (math.pi / 2)
+    r = large + small
+    tail = small - (r - large)
     near = size.compare("lt", math.pi / 4)
     quarter = near.where(0, quarter) + shift
     r = near.where(size, r)
@@ -408,24 +417,6 @@ def _circular(x: Number, shift: int) -> Number:
         value = value ^ (x.bits() & sign)
     finite = size.compare("lt", math.inf)
     return finite.where(value.from_bits(), math.nan)
-
-
-def _times_half_pi(x: Number, rest: Number) -> tuple[Number, Number]:
-    """(x + rest) * pi/2 as a number and what it lacks; rest is below an ulp of x."""
-    high, low = _HALF_PI[x.width]
-    top = x.cut(_CUT[x.width])
-    large = top * high
-    small = top * low + ((x - top) + rest) * (math.pi / 2)
-    r = large + small
-    return r, small - (r - large)
-
-
-def _fraction(size: Number) -> tuple[Number, Number, Number]:
-    """size * 2/pi = quarter + turn + rest with |turn| <= 1/2, quarter modulo 4.
-
-    Where size is at least 1/2 and finite; the parts of other sizes mean nothing.
-    """
-    return _fraction_of_f32(size) if size.width == 32 else _fraction_of_f64(size)
 
 
 def _constants(like: Number, width: int, zeros: int, count: int) -> list[Number]:

@@ -45,7 +45,7 @@ class KernelCalls:
 
     def emit(
         self,
-        lowering: Lowering,
+        b: Lowering,
         attached: AttachedKernel,
         values: Sequence[LoweredTensor],
         result: TensorType,
@@ -61,15 +61,15 @@ class KernelCalls:
         names = ", ".join(map(_text, inputs))
         fed = len(attached.feeds) == len(inputs)
         _require(fed, f"{len(inputs)} feeds for {names}", len(attached.feeds))
-        sizes = _Sizes(lowering, f"of a {attached.family} kernel")
+        sizes = _Sizes(b, f"of a {attached.family} kernel")
         operands = []
         for operand, feed in zip(inputs, attached.feeds, strict=True):
             _require(0 <= feed.value < len(values), f"one of {len(values)} values", feed)
             value = values[feed.value]
-            tensor = self._view(lowering, value, feed, operand)
+            tensor = self._view(b, value, feed, operand)
             _require(_fits(tensor, operand), f"a value for {_text(operand)}", tensor.type)
             sizes.meet(operand, value, feed)
-            operands.append(_under(lowering.value(tensor), _declared(operand)))
+            operands.append(_under(b.value(tensor), _declared(operand)))
         known = sizes.of_operand(out)
         dims = sizes.of_result(out, result)
         sizes.meet_result(kernel, dims)
@@ -85,20 +85,18 @@ class KernelCalls:
             self.counts[operand.name] = made.results[kernel.results.index(operand)]
         # Unsigned integers are held as signed ones.
         dtype = result.dtype if storage(result.dtype) == _dtype(out) else _dtype(out)
-        returned = LoweredTensor(
-            dtype, known, _under(made.results[0], lowering.tensor_type(known, dtype))
-        )
-        return reshape(lowering, returned, dims)
+        returned = LoweredTensor(dtype, known, _under(made.results[0], b.tensor_type(known, dtype)))
+        return reshape(b, returned, dims)
 
     def _view(
-        self, lowering: Lowering, tensor: LoweredTensor, feed: Feed, operand: Operand
+        self, b: Lowering, tensor: LoweredTensor, feed: Feed, operand: Operand
     ) -> LoweredTensor:
         """Return the value with its dimensions grouped for the operand; constants laid out."""
         cuts = (0, *feed.cuts, tensor.rank)
         _require(list(cuts) == sorted(cuts), f"cuts of {tensor.rank} dimensions", feed.cuts)
-        dims = [product(tensor.dims[a:b]) for a, b in pairwise(cuts)]
+        dims = [product(tensor.dims[i:j]) for i, j in pairwise(cuts)]
         if operand.layout is None:
-            return reshape(lowering, tensor, dims)
+            return reshape(b, tensor, dims)
         constant = tensor.constant
         _require(constant is not None, f"a constant as {operand.name}", tensor.type)
         assert constant is not None
@@ -108,34 +106,49 @@ class KernelCalls:
         key = (constant, sizes, operand.layout)
         if key not in self._packed:
             laid_out = operand.layout.pack(array_of(constant).reshape(sizes))
-            self._packed[key] = lowering.constant(laid_out)
+            self._packed[key] = b.constant(laid_out)
         return self._packed[key]
 
     def larger_bytes(self, alignment: int) -> int:
         """Return the bytes of laid out constants, less those of originals that nothing reads."""
+        if not self._packed:
+            return 0
         read = {op.attributes["value"] for op in lowered_constants(self.module)}
         laid_out = [t.constant for t in self._packed.values() if t.constant is not None]
         replaced = {original for original, *_ in self._packed} - read
         return stored_bytes(laid_out, alignment) - stored_bytes(replaced, alignment)
 
-    def _free_name(self, wanted: str) -> str:
-        """Return a symbol that the module does not have yet."""
-        ops = (op.operation.attributes for op in self.module.body.operations)
-        taken = {ir.StringAttr(a["sym_name"]).value for a in ops if "sym_name" in a}
-        return next(n for n in (wanted + "_" * i for i in count()) if n not in taken)
+    def return_counts(self, function: ir.Operation, asked: Sequence[str]) -> None:
+        """Make the counts, and those asked for that no kernel has, the last results."""
+        wanted = [o for o in COUNTED if o.name in self.counts or o.name in asked]
+        if not wanted:
+            return
+        block = function.regions[0].blocks[0]
+        end = block.operations[len(block.operations) - 1]
+        with ir.InsertionPoint(end), end.location:
+            counts = [self.counts.get(o.name) or zero_counts(o) for o in wanted]
+            ir.Operation.create(end.operation.name, operands=[*end.operands, *counts])
+        end.operation.erase()
+        kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        made = ir.FunctionType.get(kind.inputs, [*kind.results, *(c.type for c in counts)])
+        function.attributes["function_type"] = ir.TypeAttr.get(made)
+        if "res_attrs" in function.attributes:
+            named = ir.ArrayAttr(function.attributes["res_attrs"])
+            more = [ir.DictAttr.get({})] * len(counts)
+            function.attributes["res_attrs"] = ir.ArrayAttr.get([*named, *more])
+        self.counts.clear()
 
     def _kernel(self, family: str, knobs: str) -> Kernel:
+        """Return the kernel, declared in the module under a symbol that it does not have yet."""
         key = (family, knobs)
-        if key not in self._kernels:
-            if family not in FAMILIES:
-                _require(False, f"a family of {', '.join(FAMILIES)}", family)
-            name = self._free_name(kernel_symbol(family, len(self._kernels)))
-            kernel = decode(FAMILIES[family].knobs, knobs).kernel(name)
-            self._declare(kernel, family, knobs)
-            self._kernels[key] = kernel
-        return self._kernels[key]
-
-    def _declare(self, kernel: Kernel, family: str, knobs: str) -> None:
+        if key in self._kernels:
+            return self._kernels[key]
+        _require(family in FAMILIES, f"a family of {', '.join(FAMILIES)}", family)
+        ops = (op.operation.attributes for op in self.module.body.operations)
+        taken = {ir.StringAttr(a["sym_name"]).value for a in ops if "sym_name" in a}
+        wanted = kernel_symbol(family, len(self._kernels))
+        name = next(n for n in (wanted + "_" * i for i in count()) if n not in taken)
+        kernel = self._kernels[key] = decode(FAMILIES[family].knobs, knobs).kernel(name)
         inputs, results = (list(map(_declared, side)) for side in (kernel.inputs, kernel.results))
         text = {"family": ir.StringAttr.get(family), "knobs": ir.StringAttr.get(knobs)}
         ir.Operation.create(
@@ -149,10 +162,10 @@ class KernelCalls:
             regions=1,
             ip=ir.InsertionPoint.at_block_begin(self.module.body),
         )
+        return kernel
 
 
 def _fits(tensor: LoweredTensor, operand: Operand) -> bool:
-    """Return whether a value has the operand's element type and its known sizes."""
     wanted = [d if isinstance(d, int) else None for d in operand.shape]
     same = len(wanted) == tensor.rank and storage(tensor.dtype) == _dtype(operand)
     return same and all(w in (None, d.static) for w, d in zip(wanted, tensor.dims, strict=True))
@@ -162,7 +175,7 @@ def _fits(tensor: LoweredTensor, operand: Operand) -> bool:
 class _Sizes:
     """The dynamic sizes of one call: `runs` has the dimensions that a kernel's size is made of."""
 
-    lowering: Lowering
+    b: Lowering
     what: str
     runs: dict[str, tuple[LoweredDim, ...]] = field(default_factory=dict)
 
@@ -179,7 +192,7 @@ class _Sizes:
             if len(known) != len(run):
                 known, run = (product(known),), (product(run),)
             for a, b in zip(known, run, strict=True):
-                self.lowering.require_equal(a, b, f"sizes `{name}` {self.what}")
+                self.b.require_equal(a, b, f"sizes `{name}` {self.what}")
 
     def of_operand(self, operand: Operand) -> tuple[LoweredDim, ...]:
         """Return the dimensions as the kernel has them."""
@@ -207,7 +220,7 @@ class _Sizes:
             first = _counting(dims[: len(dims) - len(kernel.results[0].shape) + number])
             # An input of a lower rank lacks leading dimensions.
             for a, b in zip(reversed(first), reversed(run), strict=False):
-                self.lowering.require_equal(a, b, f"sizes `{name}` {self.what}")
+                self.b.require_equal(a, b, f"sizes `{name}` {self.what}")
 
 
 def _counting(dims: Sequence[LoweredDim]) -> tuple[LoweredDim, ...]:
@@ -216,14 +229,12 @@ def _counting(dims: Sequence[LoweredDim]) -> tuple[LoweredDim, ...]:
 
 
 def _under(value: ir.Value, type_: ir.Type) -> ir.Value:
-    """Return the value under a type that knows more or less of its sizes."""
     if value.type == type_:
         return value
     return ir.Operation.create("tensor.cast", results=[type_], operands=[value]).result
 
 
 def _declared(operand: Operand) -> ir.Type:
-    """Return the type that the kernel itself gives an operand."""
     shape = tuple(d if isinstance(d, int) else None for d in operand.shape)
     return to_mlir(TensorType(shape, _dtype(operand)))
 

@@ -387,16 +387,25 @@ class Lowering:
             return LoweredTensor(
                 tensor.dtype, tuple(dims), value, tensor.constant, splat=tensor.splat
             )
-        type_ = self.tensor_type(dims, tensor.dtype)
-        cast = ir.Operation.create("tensor.cast", results=[type_], operands=[self.value(tensor)])
-        return LoweredTensor(tensor.dtype, tuple(dims), cast.result)
+        return self.made("tensor.cast", [self.value(tensor)], dims, tensor.dtype)
+
+    def made(
+        self,
+        name: str,
+        operands: Sequence[ir.Value],
+        dims: Sequence[LoweredDim],
+        dtype: np.dtype,
+        **attributes: ir.Attribute,
+    ) -> LoweredTensor:
+        """Return the one result of an op, of these sizes."""
+        type_ = self.tensor_type(dims, dtype)
+        op = ir.Operation.create(name, [type_], operands, attributes)
+        return LoweredTensor(dtype, tuple(dims), op.result)
 
     def empty(self, dims: Sequence[LoweredDim], dtype: np.dtype) -> LoweredTensor:
         """Return an uninitialized tensor; equal ones are one."""
 
         def make() -> LoweredTensor:
-            type_, sizes = self.tensor_type(dims, dtype), self.sizes(dims)
-            made = ir.Operation.create("tensor.empty", results=[type_], operands=sizes)
-            return LoweredTensor(dtype, tuple(dims), made.result)
+            return self.made("tensor.empty", self.sizes(dims), dims, dtype)
 
         return self.once("empty", tuple(dims), dtype, make=make)

@@ -7,54 +7,41 @@ from pyc_mlir.dialects.ops.movement import END, START, slice_length
 from pyc_mlir.pipelines.linalg import structured as linalg
 from pyc_mlir.pipelines.linalg.elementwise import stretched
 from pyc_mlir.pipelines.linalg.functions import Number, read
-from pyc_mlir.pipelines.linalg.lowering import (
-    LoweredDim,
-    LoweredTensor,
-    Lowering,
-    lowers,
-    product,
-)
+from pyc_mlir.pipelines.linalg.lowering import LoweredDim, LoweredTensor, Lowering, lowers, product
 from pyc_mlir.pipelines.linalg.structured import extract, insert, pointwise, sum_of
 
 
 @lowers("transpose")
-def transpose(
-    lowering: Lowering, x: LoweredTensor, *, permutation: tuple[int, ...]
-) -> LoweredTensor:
+def transpose(b: Lowering, x: LoweredTensor, *, permutation: tuple[int, ...]) -> LoweredTensor:
     """Return a copy with a permuted index map."""
     dims = [x.dims[p] for p in permutation]
     loops = [permutation.index(i) for i in range(x.rank)]
-    return pointwise(lowering, [(x, loops)], dims, x.dtype, lambda v, _: v)
+    return pointwise(b, [(x, loops)], dims, x.dtype, lambda v, _: v)
 
 
 @lowers("reshape")
-def reshape(lowering: Lowering, x: LoweredTensor, *, shape: tuple[int, ...]) -> LoweredTensor:
+def reshape(b: Lowering, x: LoweredTensor, *, shape: tuple[int, ...]) -> LoweredTensor:
     """collapse_shape and expand_shape; -1 is the quotient of the sizes."""
     dims = [
         x.dims[-2 - d] if d <= -2 else LoweredDim(d) if d >= 0 else LoweredDim(1) for d in shape
     ]
     total = product(x.dims)
     if -1 in shape:
-        dims[shape.index(-1)] = _quotient(lowering, total, product(dims))
+        known = product(dims)
+        quotient = total.divide(known)
+        if quotient is None:
+            divisor = b.count(known).at_least(1)
+            quotient = b.atom(b.count(total) // divisor)
+            b.require_equal(total, quotient * known, "sizes of a reshape")
+        dims[shape.index(-1)] = quotient
     else:
-        lowering.require_equal(total, product(dims), "sizes of a reshape")
-    return linalg.reshape(lowering, x, dims)
-
-
-def _quotient(lowering: Lowering, total: LoweredDim, known: LoweredDim) -> LoweredDim:
-    """total / known, checked at run time unless exact."""
-    exact = total.divide(known)
-    if exact is not None:
-        return exact
-    divisor = lowering.count(known).at_least(1)
-    quotient = lowering.atom(lowering.count(total) // divisor)
-    lowering.require_equal(total, quotient * known, "sizes of a reshape")
-    return quotient
+        b.require_equal(total, product(dims), "sizes of a reshape")
+    return linalg.reshape(b, x, dims)
 
 
 @lowers("broadcast_to")
 def broadcast_to(
-    lowering: Lowering, x: LoweredTensor, *like: LoweredTensor, shape: tuple[int, ...]
+    b: Lowering, x: LoweredTensor, *like: LoweredTensor, shape: tuple[int, ...]
 ) -> LoweredTensor:
     """Return a copy whose map leaves out the stretched dimensions."""
     aligned = (LoweredDim(1),) * (len(shape) - x.rank) + x.dims
@@ -62,64 +49,57 @@ def broadcast_to(
     dims = [source[i] if d == -1 else LoweredDim(d) for i, d in enumerate(shape)]
     for i, have in enumerate(aligned):
         if have != LoweredDim(1):
-            dims[i] = lowering.require_equal(have, dims[i], "broadcast dimensions")
+            dims[i] = b.require_equal(have, dims[i], "broadcast dimensions")
     if tuple(dims) == x.dims:
         return x
-    return pointwise(lowering, [stretched(lowering, x, tuple(dims))], dims, x.dtype, lambda v, _: v)
+    return pointwise(b, [stretched(b, x, tuple(dims))], dims, x.dtype, lambda v, _: v)
 
 
 @lowers("pad")
 def pad(
-    lowering: Lowering,
-    x: LoweredTensor,
-    *,
-    low: tuple[int, ...],
-    high: tuple[int, ...],
-    value: float,
+    b: Lowering, x: LoweredTensor, *, low: tuple[int, ...], high: tuple[int, ...], value: float
 ) -> LoweredTensor:
     """tensor.pad."""
-    return linalg.pad(lowering, x, low, high, value)
+    return linalg.pad(b, x, low, high, value)
 
 
 @lowers("concat")
-def concat(
-    lowering: Lowering, lhs: LoweredTensor, rhs: LoweredTensor, *, axis: int
-) -> LoweredTensor:
+def concat(b: Lowering, lhs: LoweredTensor, rhs: LoweredTensor, *, axis: int) -> LoweredTensor:
     """Insert into one uninitialized tensor; a part that is a concatenation not yet emitted gives
     its own parts.
     """
     axis %= lhs.rank
-    for i, (a, b) in enumerate(zip(lhs.dims, rhs.dims, strict=True)):
+    for i, pair in enumerate(zip(lhs.dims, rhs.dims, strict=True)):
         if i != axis:
-            lowering.require_equal(a, b, f"dimension {i} of a concat")
+            b.require_equal(*pair, f"dimension {i} of a concat")
     dims = list(lhs.dims)
-    dims[axis] = sum_of(lowering, lhs.dims[axis], rhs.dims[axis])
-    parts = (*_parts(lowering, lhs, axis), *_parts(lowering, rhs, axis))
+    dims[axis] = sum_of(b, lhs.dims[axis], rhs.dims[axis])
+    parts = (*_parts(b, lhs, axis), *_parts(b, rhs, axis))
     return LoweredTensor(lhs.dtype, tuple(dims), joined=(parts, axis))
 
 
-def _parts(lowering: Lowering, x: LoweredTensor, axis: int) -> tuple[LoweredTensor, ...]:
+def _parts(b: Lowering, x: LoweredTensor, axis: int) -> tuple[LoweredTensor, ...]:
     """Return what stands for x in a concatenation along `axis`."""
-    if x.joined is None or lowering.is_emitted(x) or x.joined[1] != axis:
+    if x.joined is None or b.is_emitted(x) or x.joined[1] != axis:
         return (x,)
     return x.joined[0]
 
 
 @lowers("update_slice")
 def update_slice(
-    lowering: Lowering, x: LoweredTensor, update: LoweredTensor, starts: LoweredTensor
+    b: Lowering, x: LoweredTensor, update: LoweredTensor, starts: LoweredTensor
 ) -> LoweredTensor:
     """tensor.insert_slice at clamped offsets."""
     for i, (have, want) in enumerate(zip(x.dims, update.dims, strict=True)):
         if have != want and (have.static is None or want.static is None):
-            sizes = lowering.count(want), lowering.count(have)
-            lowering.check("le", *sizes, f"update_slice: dimension {i} of the update")
-    offsets = [_clamped_start(lowering, x, update, starts, i) for i in range(x.rank)]
-    return insert(lowering, update, x, offsets)
+            sizes = b.count(want), b.count(have)
+            b.check("le", *sizes, f"update_slice: dimension {i} of the update")
+    offsets = [_clamped_start(b, x, update, starts, i) for i in range(x.rank)]
+    return insert(b, update, x, offsets)
 
 
 def _clamped_start(
-    lowering: Lowering, x: LoweredTensor, update: LoweredTensor, starts: LoweredTensor, axis: int
+    b: Lowering, x: LoweredTensor, update: LoweredTensor, starts: LoweredTensor, axis: int
 ) -> LoweredDim:
     """min(max(starts[axis], 0), size of x - size of update)."""
     have, want = x.dims[axis], update.dims[axis]
@@ -127,14 +107,14 @@ def _clamped_start(
         return LoweredDim(0)
     if starts.array is not None and have.static is not None and want.static is not None:
         return LoweredDim(min(max(int(starts.array[axis]), 0), have.static - want.static))
-    element = read(lowering.value(starts), lowering.index_of(axis))
-    room = lowering.count(have) - lowering.count(want)
-    return lowering.atom(lowering.at(element.value).at_least(0).at_most(room))
+    element = read(b.value(starts), b.index_of(axis))
+    room = b.count(have) - b.count(want)
+    return b.atom(b.at(element.value).at_least(0).at_most(room))
 
 
 @lowers("slice")
 def slice_(
-    lowering: Lowering,
+    b: Lowering,
     x: LoweredTensor,
     *,
     starts: tuple[int, ...],
@@ -142,17 +122,17 @@ def slice_(
     steps: tuple[int, ...],
 ) -> LoweredTensor:
     """tensor.extract_slice; negative steps read backwards through an index computation."""
-    bounds = [_bounds(lowering, *entry) for entry in zip(x.dims, starts, stops, steps, strict=True)]
-    offsets, sizes = [b[0] for b in bounds], [b[1] for b in bounds]
+    bounds = [_bounds(b, *entry) for entry in zip(x.dims, starts, stops, steps, strict=True)]
+    offsets, sizes = [first for first, _ in bounds], [size for _, size in bounds]
     if min(steps, default=1) < 0:
-        return _backwards(lowering, x, offsets, sizes, steps)
+        return _backwards(b, x, offsets, sizes, steps)
     if tuple(sizes) == x.dims and all(s == 1 for s in steps):
         return x
-    return extract(lowering, x, offsets, sizes, steps)
+    return extract(b, x, offsets, sizes, steps)
 
 
 def _bounds(
-    lowering: Lowering, size: LoweredDim, start: int, stop: int, step: int
+    b: Lowering, size: LoweredDim, start: int, stop: int, step: int
 ) -> tuple[LoweredDim, LoweredDim]:
     """Return the first index and the length of a Python slice of `size`."""
     omitted = (START, END)
@@ -166,14 +146,14 @@ def _bounds(
     if step == 1 and (start in omitted or start == 0) and stop in omitted:
         return LoweredDim(0), size
     # Bounds are counted from the front and clamped, as Python does.
-    least, most = lowering.index_of(0 if step > 0 else -1), lowering.count(size)
+    least, most = b.index_of(0 if step > 0 else -1), b.count(size)
     if step < 0:
         most = most - 1
 
     def clamped(bound: int) -> Number:
-        counted = lowering.index_of(bound)
+        counted = b.index_of(bound)
         if bound < 0:
-            counted = counted + lowering.count(size)
+            counted = counted + b.count(size)
         return counted.at_least(least).at_most(most)
 
     default = (least, most) if step > 0 else (most, least)
@@ -181,52 +161,50 @@ def _bounds(
     last = default[1] if stop in omitted else clamped(stop)
     length = (last - first).make("arith.ceildivsi", step).at_least(0)
     begin = first.at_least(0)
-    return lowering.atom(begin), lowering.atom(length)
+    return b.atom(begin), b.atom(length)
 
 
 def _backwards(
-    lowering: Lowering,
+    b: Lowering,
     x: LoweredTensor,
     offsets: Sequence[LoweredDim],
     sizes: Sequence[LoweredDim],
     steps: Sequence[int],
 ) -> LoweredTensor:
     """out[i] = x[offset + i * step], read with tensor.extract."""
-    source = lowering.value(x)
-    first = [lowering.count(o) for o in offsets]
-    strides = [lowering.index_of(s) for s in steps]
+    source = b.value(x)
+    first = [b.count(o) for o in offsets]
+    strides = [b.index_of(s) for s in steps]
 
     def body(_: ir.Value) -> ir.Value:
         places = zip(first, range(x.rank), strides, strict=True)
-        return read(source, *(f + lowering.loop(i) * s for f, i, s in places)).value
+        return read(source, *(f + b.loop(i) * s for f, i, s in places)).value
 
-    return pointwise(lowering, [], sizes, x.dtype, body)
+    return pointwise(b, [], sizes, x.dtype, body)
 
 
 @lowers("gather")
-def gather(
-    lowering: Lowering, x: LoweredTensor, indices: LoweredTensor, *, axis: int
-) -> LoweredTensor:
+def gather(b: Lowering, x: LoweredTensor, indices: LoweredTensor, *, axis: int) -> LoweredTensor:
     """Read x at a wrapped and clamped index for each element."""
     axis %= x.rank
     dims = [*x.dims[:axis], *indices.dims, *x.dims[axis + 1 :]]
-    source = lowering.value(x)
-    size = lowering.count(x.dims[axis])
+    source = b.value(x)
+    size = b.count(x.dims[axis])
     last = size - 1
     taken = product(indices.dims)
     # An axis from which something is taken has elements.
     if x.dims[axis].static is None and taken.static is None:
-        some = lowering.count(taken).at_most(1)
-        lowering.check("le", some, size, "gather: size of the axis and number of indices")
+        some = b.count(taken).at_most(1)
+        b.check("le", some, size, "gather: size of the axis and number of indices")
     elif x.dims[axis].static is None and taken.static:
-        lowering.check("gt", size, 0, "gather: size of the axis")
+        b.check("gt", size, 0, "gather: size of the axis")
     after = axis + indices.rank
 
     def body(index: ir.Value, _: ir.Value) -> ir.Value:
-        position = lowering.at(index, indices.dtype)
+        position = b.at(index, indices.dtype)
         position = position.compare("lt", 0).where(position + size, position)
         position = position.at_least(0).at_most(last)
-        behind = lowering.loops(after, after + x.rank - axis - 1)
-        return read(source, *lowering.loops(0, axis), position, *behind).value
+        behind = b.loops(after, after + x.rank - axis - 1)
+        return read(source, *b.loops(0, axis), position, *behind).value
 
-    return pointwise(lowering, [(indices, range(axis, after))], dims, x.dtype, body)
+    return pointwise(b, [(indices, range(axis, after))], dims, x.dtype, body)

@@ -23,14 +23,7 @@ from pyc_mlir.pipelines.linalg.lowering import LoweredDim, LoweredTensor, Loweri
 from pyc_mlir.pipelines.linalg.movement import transpose
 from pyc_mlir.pipelines.linalg.products import rounded
 from pyc_mlir.pipelines.linalg.reduction import scan, widened
-from pyc_mlir.pipelines.linalg.structured import (
-    PARALLEL,
-    REDUCTION,
-    fill,
-    generic,
-    pointwise,
-    reshape,
-)
+from pyc_mlir.pipelines.linalg.structured import fill, generic, pointwise, reshape
 
 # Elements that are sorted by counting.
 COUNTED = 32
@@ -38,28 +31,34 @@ COUNTED = 32
 
 @lowers("argsort")
 def argsort(
-    lowering: Lowering, x: LoweredTensor, *, axis: int, descending: bool, count: int
+    b: Lowering, x: LoweredTensor, *, axis: int, descending: bool, count: int
 ) -> LoweredTensor:
     """Sort by counting or by merging, along the last axis."""
     axis %= x.rank
     last = x.rank - 1
     order = (*(i for i in range(x.rank) if i != axis), axis)
-    rows = x if axis == last else transpose(lowering, x, permutation=order)
+    rows = x if axis == last else transpose(b, x, permutation=order)
     size = x.dims[axis]
     if count >= 0 and size.static is None:
-        lowering.check("le", lowering.index_of(count), lowering.count(size), "argsort: `count`")
+        b.check("le", b.index_of(count), b.count(size), "argsort: `count`")
     kept = size if count == -1 else LoweredDim(count)
     dims = [*rows.dims[:-1], kept]
     if LoweredDim(0) in (*rows.dims, kept):
-        out = lowering.empty(dims, I64)
+        out = b.empty(dims, I64)
     elif size.static is None or size.static <= COUNTED:
-        out = _counted(lowering, rows, kept, descending)
+        out = _counted(b, rows, kept, descending)
     else:
-        out = reshape(lowering, _merged(lowering, rows, kept.static or 0, descending), dims)
+        runs = _Runs(b, rows, descending, size.static, 1, None)
+        while runs.count > 1:
+            length = min(2 * runs.length, kept.static or 0)
+            merged = _merge(runs, length)
+            runs = replace(runs, count=-(-runs.count // 2), length=length, order=merged)
+        assert runs.order is not None
+        out = reshape(b, runs.order, dims)
     if axis == last:
         return out
     back = tuple(order.index(i) for i in range(x.rank))
-    return transpose(lowering, out, permutation=back)
+    return transpose(b, out, permutation=back)
 
 
 def _before(a: ir.Value, b: ir.Value, dtype: np.dtype, descending: bool) -> Number:
@@ -78,47 +77,31 @@ def _not(bit: Number) -> Number:
     return Number(scalar.apply("not", [bit.value], BOOL))
 
 
-def _counted(
-    lowering: Lowering, x: LoweredTensor, kept: LoweredDim, descending: bool
-) -> LoweredTensor:
+def _counted(b: Lowering, x: LoweredTensor, kept: LoweredDim, descending: bool) -> LoweredTensor:
     """Return each element's place, then the element at each place: two sums over pairs."""
     rank = x.rank
     outer = list(range(rank - 1))
-    zeros = fill(lowering, x.dims, I64, 0)
-    one, none = (Number(lowering.scalar(v, I64)) for v in (1, 0))
+    zeros = fill(b, x.dims, I64, 0)
+    one, none = (Number(b.scalar(v, I64)) for v in (1, 0))
 
     def place(mine: ir.Value, other: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
         first = _before(other, mine, x.dtype, descending)
         second = _before(mine, other, x.dtype, descending)
-        earlier = lowering.loop(rank).compare("lt", lowering.loop(rank - 1))
+        earlier = b.loop(rank).compare("lt", b.loop(rank - 1))
         counts = first | (_not(second) & earlier)
         return [(Number(acc) + counts.where(one, none)).value]
 
     maps = [[*outer, rank - 1], [*outer, rank], [*outer, rank - 1]]
-    kinds = [PARALLEL] * rank + [REDUCTION]
-    (places,) = generic(lowering, [x, x], [zeros], maps, kinds, place)
-    start = fill(lowering, [*x.dims[:-1], kept], I64, 0)
+    (places,) = generic(b, [x, x], [zeros], maps, place)
+    start = fill(b, [*x.dims[:-1], kept], I64, 0)
 
     def element(at: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
-        here = Number(at).compare("eq", lowering.loop(rank - 1).word())
-        return [(Number(acc) + here.where(lowering.loop(rank).word(), none)).value]
+        here = Number(at).compare("eq", b.loop(rank - 1).word())
+        return [(Number(acc) + here.where(b.loop(rank).word(), none)).value]
 
     maps = [[*outer, rank], [*outer, rank - 1]]
-    (out,) = generic(lowering, [places], [start], maps, kinds, element)
+    (out,) = generic(b, [places], [start], maps, element)
     return out
-
-
-def _merged(lowering: Lowering, x: LoweredTensor, kept: int, descending: bool) -> LoweredTensor:
-    """Return i64 [..., 1, kept]: runs of one element, merged in pairs."""
-    size = x.dims[-1].static
-    assert size is not None
-    runs = _Runs(lowering, x, descending, size, 1, None)
-    while runs.count > 1:
-        length = min(2 * runs.length, kept)
-        order = _merge(runs, length)
-        runs = replace(runs, count=-(-runs.count // 2), length=length, order=order)
-    assert runs.order is not None
-    return runs.order
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +111,7 @@ class _Runs:
     An index of the size of a row stands for no element, and comes last.
     """
 
-    lowering: Lowering
+    b: Lowering
     x: LoweredTensor
     descending: bool
     count: int
@@ -143,7 +126,7 @@ class _Runs:
     @property
     def outer(self) -> list[Number]:
         """The row that a body works on."""
-        return self.lowering.loops(0, self.x.rank - 1)
+        return self.b.loops(0, self.x.rank - 1)
 
     def index(self, run: Number, place: Number) -> Number:
         """Return the index at a place of a run, which may lie outside."""
@@ -152,13 +135,13 @@ class _Runs:
             return inside.where(run, self.size)
         safe = run.at_most(self.count - 1)
         place = place.at_least(0).at_most(self.length - 1)
-        held = read(self.lowering.value(self.order), *self.outer, safe, place)
-        return inside.where(self.lowering.at(held.value), self.size)
+        held = read(self.b.value(self.order), *self.outer, safe, place)
+        return inside.where(self.b.at(held.value), self.size)
 
     def overtakes(self, b: Number, a: Number) -> Number:
         """Return i1: element b of a later run comes before element a of an earlier one."""
         exists = b.compare("lt", self.size)
-        data = self.lowering.value(self.x)
+        data = self.b.value(self.x)
         x, y = (read(data, *self.outer, i.at_most(self.size - 1)).value for i in (b, a))
         return exists & _before(x, y, self.x.dtype, self.descending)
 
@@ -166,10 +149,10 @@ class _Runs:
 def _merge(runs: _Runs, kept: int) -> LoweredTensor:
     """Return i64 [..., half as many runs, kept]: pairs of runs, merged."""
     rank, length = runs.x.rank, runs.length
-    runs.lowering.value(runs.x)  # Emitted here: it is read inside of the body.
+    runs.b.value(runs.x)  # Emitted here: it is read inside of the body.
 
     def body(_: ir.Value) -> ir.Value:
-        pair, k = runs.lowering.loops(rank - 1, rank + 1)
+        pair, k = runs.b.loops(rank - 1, rank + 1)
         first = pair * 2
         second = first + 1
         low, high = (k - length).at_least(0), k.at_most(length)
@@ -189,86 +172,80 @@ def _merge(runs: _Runs, kept: int) -> LoweredTensor:
         return (spent | wins).where(b, a).word().value
 
     dims = [*runs.x.dims[:-1], LoweredDim(-(-runs.count // 2)), LoweredDim(kept)]
-    return pointwise(runs.lowering, [], dims, I64, body)
+    return pointwise(runs.b, [], dims, I64, body)
 
 
 @lowers("scatter")
 def scatter(
-    lowering: Lowering,
-    x: LoweredTensor,
-    indices: LoweredTensor,
-    updates: LoweredTensor,
-    *,
-    reduction: str,
+    b: Lowering, x: LoweredTensor, indices: LoweredTensor, updates: LoweredTensor, *, reduction: str
 ) -> LoweredTensor:
     """Compare few updates, or a dynamic number, with each row; sort more of them first."""
-    rows = lowering.require_equal(indices.dims[0], updates.dims[0], "scatter: updates")
+    rows = b.require_equal(indices.dims[0], updates.dims[0], "scatter: updates")
     for i in range(1, x.rank):
-        lowering.require_equal(x.dims[i], updates.dims[i], f"scatter: dimension {i} of the updates")
+        b.require_equal(x.dims[i], updates.dims[i], f"scatter: dimension {i} of the updates")
     if LoweredDim(0) in (*x.dims, rows):
         return x
-    places = _wrapped(lowering, indices, x.dims[0])
+    places = _wrapped(b, indices, x.dims[0])
     if rows.static is None or rows.static <= COUNTED:
         if reduction != "none":
-            return _combined_with_all(lowering, x, places, updates, reduction)
-        last = _last_of_all(lowering, places, x.dims[0])
-        return _updated(lowering, x, updates, last, lambda v: v)
-    order = argsort(lowering, places, axis=0, descending=False, count=-1)
-    lowering.value(order)  # Emitted here: it is read inside of bodies.
-    last = _last_sorted(lowering, places, order, x.dims[0], rows.static)
+            return _combined_with_all(b, x, places, updates, reduction)
+        last = _last_of_all(b, places, x.dims[0])
+        return _updated(b, x, updates, last, lambda v: v)
+    order = argsort(b, places, axis=0, descending=False, count=-1)
+    b.value(order)  # Emitted here: it is read inside of bodies.
+    last = _last_sorted(b, places, order, x.dims[0], rows.static)
     if reduction == "none":
-        return _updated(lowering, x, updates, last, lambda v: _taken(lowering, order, v))
-    sums = _scanned(lowering, places, order, updates, rows.static, reduction)
+        return _updated(b, x, updates, last, lambda v: _taken(b, order, v))
+    sums = _scanned(b, places, order, updates, rows.static, reduction)
     combine = scalar.combine(COMBINATIONS[reduction].op, sums.dtype)
 
     def both(old: ir.Value, new: ir.Value) -> ir.Value:
         return scalar.narrow(combine(scalar.widen(old, x.dtype), new), x.dtype)
 
-    return _updated(lowering, x, sums, last, lambda v: v, both)
+    return _updated(b, x, sums, last, lambda v: v, both)
 
 
-def _wrapped(lowering: Lowering, indices: LoweredTensor, size: LoweredDim) -> LoweredTensor:
+def _wrapped(b: Lowering, indices: LoweredTensor, size: LoweredDim) -> LoweredTensor:
     """i64: rows counted from 0; the number of rows for those that there are none of."""
-    count = lowering.count(size)
+    count = b.count(size)
 
     def body(index: ir.Value, _: ir.Value) -> ir.Value:
-        at = lowering.at(index, indices.dtype)
+        at = b.at(index, indices.dtype)
         at = at.compare("lt", 0).where(at + count, at)
         inside = at.compare("ge", 0) & at.compare("lt", count)
         return inside.where(at, count).word().value
 
-    return pointwise(lowering, [(indices, [0])], indices.dims, I64, body)
+    return pointwise(b, [(indices, [0])], indices.dims, I64, body)
 
 
-def _taken(lowering: Lowering, vector: LoweredTensor, at: Number) -> Number:
-    """Return the index that a vector of indices holds at a place."""
-    return lowering.at(read(lowering.value(vector), at).value)
+def _taken(b: Lowering, vector: LoweredTensor, at: Number) -> Number:
+    return b.at(read(b.value(vector), at).value)
 
 
-def _last_of_all(lowering: Lowering, places: LoweredTensor, size: LoweredDim) -> LoweredTensor:
+def _last_of_all(b: Lowering, places: LoweredTensor, size: LoweredDim) -> LoweredTensor:
     """Return i64 [rows of x]: the last update of each row, -1 for none."""
-    start = fill(lowering, [size], I64, -1)
+    start = fill(b, [size], I64, -1)
 
     def body(place: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
-        here = Number(place).compare("eq", lowering.loop(0).word())
-        later = Number(acc).at_least(lowering.loop(1).word())
+        here = Number(place).compare("eq", b.loop(0).word())
+        later = Number(acc).at_least(b.loop(1).word())
         return [here.where(later, Number(acc)).value]
 
-    (out,) = generic(lowering, [places], [start], [[1], [0]], [PARALLEL, REDUCTION], body)
+    (out,) = generic(b, [places], [start], [[1], [0]], body)
     return out
 
 
 def _last_sorted(
-    lowering: Lowering, places: LoweredTensor, order: LoweredTensor, size: LoweredDim, count: int
+    b: Lowering, places: LoweredTensor, order: LoweredTensor, size: LoweredDim, count: int
 ) -> LoweredTensor:
     """Return i64 [rows of x]: the last of each row's sorted updates; -1 for none."""
 
     def key(at: Number) -> Number:
-        return _taken(lowering, places, _taken(lowering, order, at))
+        return _taken(b, places, _taken(b, order, at))
 
     def body(_: ir.Value) -> ir.Value:
-        row = lowering.loop(0)
-        low, high = lowering.index_of(0), lowering.index_of(count)
+        row = b.loop(0)
+        low, high = b.index_of(0), b.index_of(count)
         for _ in range(count.bit_length()):
             middle = (low + high) // 2
             open_ = low.compare("lt", high)
@@ -281,11 +258,11 @@ def _last_sorted(
         found = last.compare("ge", 0) & key(safe).compare("eq", row)
         return found.where(last, -1).word().value
 
-    return pointwise(lowering, [], [size], I64, body)
+    return pointwise(b, [], [size], I64, body)
 
 
 def _updated(
-    lowering: Lowering,
+    b: Lowering,
     x: LoweredTensor,
     rows: LoweredTensor,
     last: LoweredTensor,
@@ -293,42 +270,37 @@ def _updated(
     both: Callable[[ir.Value, ir.Value], ir.Value] = lambda old, new: new,
 ) -> LoweredTensor:
     """Return x, with `both` of it and row `row_of(last)` of `rows` where there is a last one."""
-    source = lowering.value(rows)
+    source = b.value(rows)
 
     def body(old: ir.Value, found: ir.Value, _: ir.Value) -> ir.Value:
-        at = lowering.at(found)
+        at = b.at(found)
         some = at.compare("ge", 0)
         row = row_of(at.at_least(0))
-        new = read(source, row, *lowering.loops(1, x.rank))
+        new = read(source, row, *b.loops(1, x.rank))
         return select(some.value, both(old, new.value), old)
 
-    return pointwise(lowering, [(x, range(x.rank)), (last, [0])], x.dims, x.dtype, body)
+    return pointwise(b, [(x, range(x.rank)), (last, [0])], x.dims, x.dtype, body)
 
 
 def _combined_with_all(
-    lowering: Lowering,
-    x: LoweredTensor,
-    places: LoweredTensor,
-    updates: LoweredTensor,
-    reduction: str,
+    b: Lowering, x: LoweredTensor, places: LoweredTensor, updates: LoweredTensor, reduction: str
 ) -> LoweredTensor:
     """Return a reduction over all updates, of which those of other rows change nothing."""
-    start = widened(lowering, x)
+    start = widened(b, x)
     combine = scalar.combine(COMBINATIONS[reduction].op, start.dtype)
     rank = x.rank
 
     def body(place: ir.Value, update: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
-        here = Number(place).compare("eq", lowering.loop(0).word()).value
+        here = Number(place).compare("eq", b.loop(0).word()).value
         return [select(here, combine(acc, scalar.widen(update, x.dtype)), acc)]
 
-    maps = [[rank], [rank, *range(1, rank)], list(range(rank))]
-    kinds = [PARALLEL] * rank + [REDUCTION]
-    (out,) = generic(lowering, [places, updates], [start], maps, kinds, body)
-    return rounded(lowering, out, x.dtype)
+    maps = [[rank], [rank, *range(1, rank)], range(rank)]
+    (out,) = generic(b, [places, updates], [start], maps, body)
+    return rounded(b, out, x.dtype)
 
 
 def _scanned(
-    lowering: Lowering,
+    b: Lowering,
     places: LoweredTensor,
     order: LoweredTensor,
     updates: LoweredTensor,
@@ -337,17 +309,17 @@ def _scanned(
 ) -> LoweredTensor:
     """Return the sorted updates, each combined with those before it that are of the same row."""
     wide = accumulator(updates.dtype)
-    source = lowering.value(updates)
+    source = b.value(updates)
 
     def sorted_(at: ir.Value, _: ir.Value) -> ir.Value:
-        row = lowering.at(at)
-        value = read(source, row, *lowering.loops(1, updates.rank)).value
+        row = b.at(at)
+        value = read(source, row, *b.loops(1, updates.rank)).value
         return scalar.widen(value, updates.dtype)
 
     def key(at: ir.Value, _: ir.Value) -> ir.Value:
-        return _taken(lowering, places, lowering.at(at)).word().value
+        return _taken(b, places, b.at(at)).word().value
 
-    out = pointwise(lowering, [(order, [0])], updates.dims, wide, sorted_)
-    keys = pointwise(lowering, [(order, [0])], order.dims, I64, key)
+    out = pointwise(b, [(order, [0])], updates.dims, wide, sorted_)
+    keys = pointwise(b, [(order, [0])], order.dims, I64, key)
     combine = scalar.combine(COMBINATIONS[reduction].op, wide)
-    return scan(lowering, out, 0, count, combine, keys)
+    return scan(b, out, 0, count, combine, keys)

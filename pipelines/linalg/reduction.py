@@ -11,21 +11,9 @@ from pyc_mlir.dialects.ops.reduction import COMBINATIONS, Reduction
 from pyc_mlir.dialects.types import BOOL, I64, accumulator, is_float, is_unsigned, lowest
 from pyc_mlir.pipelines.linalg import scalar
 from pyc_mlir.pipelines.linalg.functions import Number, read, select
-from pyc_mlir.pipelines.linalg.lowering import (
-    LoweredDim,
-    LoweredTensor,
-    Lowering,
-    lowers,
-)
+from pyc_mlir.pipelines.linalg.lowering import LoweredDim, LoweredTensor, Lowering, lowers
 from pyc_mlir.pipelines.linalg.products import rounded
-from pyc_mlir.pipelines.linalg.structured import (
-    PARALLEL,
-    REDUCTION,
-    fill,
-    generic,
-    pointwise,
-    reshape,
-)
+from pyc_mlir.pipelines.linalg.structured import fill, generic, pointwise, reshape
 
 # By reduction that has no decomposition: what it combines by.
 _COMBINED = {
@@ -35,44 +23,32 @@ _COMBINED = {
 }
 
 
-def _layout(x: LoweredTensor, axes: Sequence[int]) -> tuple[list[int], list[str]]:
-    """Return the loops of the result and the kind of each loop."""
-    kept = [i for i in range(x.rank) if i not in axes]
-    return kept, [REDUCTION if i in axes else PARALLEL for i in range(x.rank)]
-
-
-def _keep(
-    lowering: Lowering, out: LoweredTensor, x: LoweredTensor, axes: Sequence[int]
-) -> LoweredTensor:
-    """Give the reduced axes back with size 1."""
-    dims = [LoweredDim(1) if i in axes else d for i, d in enumerate(x.dims)]
-    return reshape(lowering, out, dims)
+def _keep(b: Lowering, out: LoweredTensor, x: LoweredTensor, axes: Sequence[int]) -> LoweredTensor:
+    return reshape(b, out, [LoweredDim(1) if i in axes else d for i, d in enumerate(x.dims)])
 
 
 @lowers(*_COMBINED)
 def reduce(
-    lowering: Lowering, x: LoweredTensor, *, axes: tuple[int, ...], keepdims: bool, name: str
+    b: Lowering, x: LoweredTensor, *, axes: tuple[int, ...], keepdims: bool, name: str
 ) -> LoweredTensor:
     """Reduce from the identity of the operation, in the accumulator's type."""
     axes = tuple(a % x.rank for a in axes)
     combination = _COMBINED[name]
     wide = accumulator(x.dtype)
-    kept, iterators = _layout(x, axes)
-    dims = [x.dims[i] for i in kept]
-    start = fill(lowering, dims, wide, combination.identity(wide))
+    kept = [i for i in range(x.rank) if i not in axes]
+    start = fill(b, [x.dims[i] for i in kept], wide, combination.identity(wide))
     combine = scalar.combine(combination.op, wide)
 
     def body(value: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
         return [combine(acc, scalar.widen(value, x.dtype))]
 
-    loops = list(range(x.rank))
-    (out,) = generic(lowering, [x], [start], [loops, kept], iterators, body)
-    out = rounded(lowering, out, x.dtype)
-    return _keep(lowering, out, x, axes) if keepdims else out
+    (out,) = generic(b, [x], [start], [range(x.rank), kept], body)
+    out = rounded(b, out, x.dtype)
+    return _keep(b, out, x, axes) if keepdims else out
 
 
 @lowers("cumulative")
-def cumulative(lowering: Lowering, x: LoweredTensor, *, axis: int, reduction: str) -> LoweredTensor:
+def cumulative(b: Lowering, x: LoweredTensor, *, axis: int, reduction: str) -> LoweredTensor:
     """Accumulate in steps of 1, 2, 4, ... (Hillis and Steele, 1986); dynamic sizes over pairs."""
     axis %= x.rank
     wide = accumulator(x.dtype)
@@ -82,20 +58,20 @@ def cumulative(lowering: Lowering, x: LoweredTensor, *, axis: int, reduction: st
         return x
     if size is None:
         start = COMBINATIONS[reduction].identity(wide)
-        return rounded(lowering, _of_pairs(lowering, x, axis, combine, start), x.dtype)
-    return rounded(lowering, scan(lowering, widened(lowering, x), axis, size, combine), x.dtype)
+        return rounded(b, _of_pairs(b, x, axis, combine, start), x.dtype)
+    return rounded(b, scan(b, widened(b, x), axis, size, combine), x.dtype)
 
 
-def widened(lowering: Lowering, x: LoweredTensor) -> LoweredTensor:
+def widened(b: Lowering, x: LoweredTensor) -> LoweredTensor:
     """Return x in the type that its sums are kept in."""
     wide, loops = accumulator(x.dtype), range(x.rank)
     if wide == x.dtype:
         return x
-    return pointwise(lowering, [(x, loops)], x.dims, wide, lambda v, _: scalar.widen(v, x.dtype))
+    return pointwise(b, [(x, loops)], x.dims, wide, lambda v, _: scalar.widen(v, x.dtype))
 
 
 def scan(
-    lowering: Lowering,
+    b: Lowering,
     x: LoweredTensor,
     axis: int,
     size: int,
@@ -107,41 +83,34 @@ def scan(
     keys: i64 [size]; those of other keys are left out. Hillis and Steele, "Data parallel
     algorithms", 1986.
     """
+
+    def with_earlier(x: LoweredTensor, step: int) -> LoweredTensor:
+        """out[i] = x[i - step] combined with x[i], where there is one, of the same key."""
+        source = b.value(x)
+        key_of = None if keys is None else b.value(keys)
+
+        def body(mine: ir.Value, *others: ir.Value) -> ir.Value:
+            before = b.loop(axis) - step
+            takes = before.compare("ge", 0)
+            before = before.at_least(0)
+            at = [before if i == axis else b.loop(i) for i in range(x.rank)]
+            other = read(source, *at).value
+            if key_of is not None:
+                takes = takes & Number(others[0]).compare("eq", read(key_of, before))
+            return select(takes.value, combine(other, mine), mine)
+
+        inputs = [(x, range(x.rank)), *([] if keys is None else [(keys, (axis,))])]
+        return pointwise(b, inputs, x.dims, x.dtype, body)
+
     step = 1
     while step < size:
-        x = _with_earlier(lowering, x, axis, step, combine, keys)
+        x = with_earlier(x, step)
         step *= 2
     return x
 
 
-def _with_earlier(
-    lowering: Lowering,
-    x: LoweredTensor,
-    axis: int,
-    step: int,
-    combine: Callable[[ir.Value, ir.Value], ir.Value],
-    keys: LoweredTensor | None,
-) -> LoweredTensor:
-    """out[i] = x[i - step] combined with x[i], where there is one, of the same key."""
-    source = lowering.value(x)
-    key_of = None if keys is None else lowering.value(keys)
-
-    def body(mine: ir.Value, *others: ir.Value) -> ir.Value:
-        before = lowering.loop(axis) - step
-        takes = before.compare("ge", 0)
-        before = before.at_least(0)
-        at = [before if i == axis else lowering.loop(i) for i in range(x.rank)]
-        other = read(source, *at).value
-        if key_of is not None:
-            takes = takes & Number(others[0]).compare("eq", read(key_of, before))
-        return select(takes.value, combine(other, mine), mine)
-
-    inputs = [(x, range(x.rank)), *([] if keys is None else [(keys, (axis,))])]
-    return pointwise(lowering, inputs, x.dims, x.dtype, body)
-
-
 def _of_pairs(
-    lowering: Lowering,
+    b: Lowering,
     x: LoweredTensor,
     axis: int,
     combine: Callable[[ir.Value, ir.Value], ir.Value],
@@ -149,38 +118,37 @@ def _of_pairs(
 ) -> LoweredTensor:
     """Return a reduction over all elements of the axis, of which the later ones change nothing."""
     rank = x.rank
-    start = fill(lowering, x.dims, accumulator(x.dtype), identity)
+    start = fill(b, x.dims, accumulator(x.dtype), identity)
 
     def body(value: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
-        counts = lowering.loop(rank).compare("le", lowering.loop(axis)).value
+        counts = b.loop(rank).compare("le", b.loop(axis)).value
         return [select(counts, combine(acc, scalar.widen(value, x.dtype)), acc)]
 
-    maps = [[rank if i == axis else i for i in range(rank)], list(range(rank))]
-    (out,) = generic(lowering, [x], [start], maps, [PARALLEL] * rank + [REDUCTION], body)
+    maps = [[rank if i == axis else i for i in range(rank)], range(rank)]
+    (out,) = generic(b, [x], [start], maps, body)
     return out
 
 
 @lowers("argmax")
-def argmax(lowering: Lowering, x: LoweredTensor, *, axis: int, keepdims: bool) -> LoweredTensor:
+def argmax(b: Lowering, x: LoweredTensor, *, axis: int, keepdims: bool) -> LoweredTensor:
     """Reduce pairs (best value, its index); the order of visits does not matter."""
     axis %= x.rank
     if x.dims[axis].static is None:
-        lowering.check("gt", lowering.count(x.dims[axis]), 0, f"argmax: size of axis {axis}")
-    kept, iterators = _layout(x, (axis,))
+        b.check("gt", b.count(x.dims[axis]), 0, f"argmax: size of axis {axis}")
+    kept = [i for i in range(x.rank) if i != axis]
     dims = [x.dims[i] for i in kept]
     wide = accumulator(x.dtype)
-    best = fill(lowering, dims, wide, lowest(wide))
-    where = fill(lowering, dims, I64, np.iinfo(np.int64).max)
+    best = fill(b, dims, wide, lowest(wide))
+    where = fill(b, dims, I64, np.iinfo(np.int64).max)
 
     def body(value: ir.Value, top: ir.Value, position: ir.Value) -> Sequence[ir.Value]:
         value = scalar.widen(value, x.dtype)
-        here = lowering.loop(axis).word().value
+        here = b.loop(axis).word().value
         better = _precedes(value, here, top, position, x.dtype)
         return [select(better, value, top), select(better, here, position)]
 
-    loops = list(range(x.rank))
-    _, out = generic(lowering, [x], [best, where], [loops, kept, kept], iterators, body)
-    return _keep(lowering, out, x, (axis,)) if keepdims else out
+    _, out = generic(b, [x], [best, where], [range(x.rank), kept, kept], body)
+    return _keep(b, out, x, (axis,)) if keepdims else out
 
 
 def _precedes(

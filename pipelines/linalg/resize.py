@@ -50,7 +50,7 @@ class ResizeStage:
 
 @lowers("resize")
 def resize(
-    lowering: Lowering,
+    b: Lowering,
     x: LoweredTensor,
     *,
     sizes: tuple[int, ...],
@@ -83,21 +83,21 @@ def resize(
         dims = list(x.dims)
         for stage in stages:
             dims[stage.axis] = stage.out
-        return lowering.empty(dims, x.dtype)
+        return b.empty(dims, x.dtype)
     times = [stage.repeats(x.dims[stage.axis]) for stage in stages]
     if times == [1, 1]:
         return x
     if None not in times:
-        return _repeated(lowering, x, stages, [t or 1 for t in times])
+        return _repeated(b, x, stages, [t or 1 for t in times])
     out, dtype = x, x.dtype if mode == "nearest" else accumulator(x.dtype)
     for stage in sorted(stages, key=lambda s: (s.growth(x.dims[s.axis]), -s.axis)):
         if stage.repeats(x.dims[stage.axis]) != 1:
-            out = _gathered(lowering, out, stage, dtype)
-    return rounded(lowering, out, x.dtype)
+            out = _gathered(b, out, stage, dtype)
+    return rounded(b, out, x.dtype)
 
 
 def _repeated(
-    lowering: Lowering, x: LoweredTensor, stages: Sequence[ResizeStage], times: Sequence[int]
+    b: Lowering, x: LoweredTensor, stages: Sequence[ResizeStage], times: Sequence[int]
 ) -> LoweredTensor:
     """Return each element `times` times along each axis: a broadcast and a reshape."""
     dims: list[LoweredDim] = []
@@ -108,33 +108,31 @@ def _repeated(
         for stage, count in zip(stages, times, strict=True):
             if stage.axis == axis and count > 1:
                 dims.append(LoweredDim(count))
-    apart = pointwise(lowering, [(x, loops)], dims, x.dtype, lambda v, _: v)
+    apart = pointwise(b, [(x, loops)], dims, x.dtype, lambda v, _: v)
     out = list(x.dims)
     for stage in stages:
         out[stage.axis] = stage.out
-    return reshape(lowering, apart, out)
+    return reshape(b, apart, out)
 
 
-def _gathered(
-    lowering: Lowering, x: LoweredTensor, stage: ResizeStage, dtype: np.dtype
-) -> LoweredTensor:
+def _gathered(b: Lowering, x: LoweredTensor, stage: ResizeStage, dtype: np.dtype) -> LoweredTensor:
     """Return one axis resized: loops of x with that axis as positions, or as (element, phase)."""
     axis = stage.axis
     own = [stage.out] if stage.factor is None else [x.dims[axis], LoweredDim(stage.factor)]
     dims = [*x.dims[:axis], *own, *x.dims[axis + 1 :]]
     place = axis + len(own) - 1
     count = len(stage.taps.indices)
-    tables = [lowering.constant(t.astype(np.int32)) for t in stage.taps.indices]
+    tables = [b.constant(t.astype(np.int32)) for t in stage.taps.indices]
     weights = [] if stage.taps.weights is None else [w.astype(dtype) for w in stage.taps.weights]
-    source, size = lowering.value(x), lowering.count(x.dims[axis])
+    source, size = b.value(x), b.count(x.dims[axis])
 
     def taken(index: ir.Value) -> ir.Value:
-        at = lowering.at(index)
+        at = b.at(index)
         if stage.factor is not None:
             last = size - 1
-            at = (lowering.loop(axis) + at).at_least(0).at_most(last)
-        behind = lowering.loops(place + 1, place + x.rank - axis)
-        value = read(source, *lowering.loops(0, axis), at, *behind).value
+            at = (b.loop(axis) + at).at_least(0).at_most(last)
+        behind = b.loops(place + 1, place + x.rank - axis)
+        value = read(source, *b.loops(0, axis), at, *behind).value
         return value if x.dtype == dtype else scalar.widen(value, x.dtype)
 
     def body(*values: ir.Value) -> ir.Value:
@@ -146,6 +144,6 @@ def _gathered(
             out = scalar.combine("add", dtype)(out, part)
         return out
 
-    inputs = [(t, (place,)) for t in (*tables, *map(lowering.constant, weights))]
-    out = pointwise(lowering, inputs, dims, dtype, body)
-    return reshape(lowering, out, [*x.dims[:axis], stage.out, *x.dims[axis + 1 :]])
+    inputs = [(t, (place,)) for t in (*tables, *map(b.constant, weights))]
+    out = pointwise(b, inputs, dims, dtype, body)
+    return reshape(b, out, [*x.dims[:axis], stage.out, *x.dims[axis + 1 :]])

@@ -24,37 +24,18 @@ Scalar = ir.Value
 BF16 = DTYPES["bf16"]
 F32, F64 = DTYPES["f32"], DTYPES["f64"]
 FLOAT_OPS = {
-    "add": "arith.addf",
-    "sub": "arith.subf",
-    "mul": "arith.mulf",
-    "div": "arith.divf",
-    "maximum": "arith.maximumf",
-    "minimum": "arith.minimumf",
-    "neg": "arith.negf",
-    "abs": "math.absf",
-    "floor": "math.floor",
-    "ceil": "math.ceil",
-    "round": "math.roundeven",
-    "exp": "math.exp",
-    "log": "math.log",
-    "sqrt": "math.sqrt",
-    "rsqrt": "math.rsqrt",
-    "tanh": "math.tanh",
-    "erf": "math.erf",
-    "rem": "arith.remf",
-}
+    "add": "arith.addf", "sub": "arith.subf", "mul": "arith.mulf", "div": "arith.divf",
+    "rem": "arith.remf", "maximum": "arith.maximumf", "minimum": "arith.minimumf",
+    "neg": "arith.negf", "abs": "math.absf", "floor": "math.floor", "ceil": "math.ceil",
+    "round": "math.roundeven", "exp": "math.exp", "log": "math.log", "sqrt": "math.sqrt",
+    "rsqrt": "math.rsqrt", "tanh": "math.tanh", "erf": "math.erf",
+}  # fmt: skip
 SHIFTS = ("shift_left", "shift_right")
 INTEGER_OPS = {
-    "add": "arith.addi",
-    "sub": "arith.subi",
-    "mul": "arith.muli",
-    "maximum": "arith.maxsi",
-    "minimum": "arith.minsi",
-    "abs": "math.absi",
-    "and": "arith.andi",
-    "or": "arith.ori",
+    "add": "arith.addi", "sub": "arith.subi", "mul": "arith.muli", "maximum": "arith.maxsi",
+    "minimum": "arith.minsi", "abs": "math.absi", "and": "arith.andi", "or": "arith.ori",
     "xor": "arith.xori",
-}
+}  # fmt: skip
 # What differs for integers without a sign.
 UNSIGNED_OPS = {**INTEGER_OPS, "maximum": "arith.maxui", "minimum": "arith.minui"}
 # What has no such op that is exact enough over the whole range: functions of an f32 or f64.

@@ -39,6 +39,7 @@ from pyc_mlir.pipelines.pyc.rewriting import (
     defining_op,
     definition_of,
     functions_of,
+    is_unused,
     made_by,
     params_of,
     pyc_ops,
@@ -60,33 +61,23 @@ def _dequantizes_weights(op: ir.Operation) -> bool:
     pending = [op]
     while pending:
         step = pending.pop()
-        if step.name[4:] not in _STEPS or not _keeps_elements(step):
+        out, *given = (from_mlir(v.type) for v in (step.result, *step.operands))
+        if step.name[4:] not in _STEPS or not all(t.is_static for t in (out, *given)):
             return False
         weights = step.result
         users = [use.owner.operation for use in weights.uses]
-        further = [user for user in users if not _multiplies(user, weights)]
-        if not users or not all(_reads_constants(user, weights) for user in further):
+        if not users or out.elements != max(t.elements for t in given):
             return False
-        pending += further
+        for user in users:
+            definition = definition_of(user)
+            is_product = definition is not None and definition.anchor == "contraction"
+            if is_product and user.operands[1] == weights != user.operands[0]:
+                continue
+            others = (v for v in user.operands if v != weights)
+            if any(made_by(v, "constant", *_STEPS) is None for v in others):
+                return False
+            pending.append(user)
     return True
-
-
-def _multiplies(user: ir.Operation, weights: ir.Value) -> bool:
-    """Return whether a product reads the weights as its right operand alone."""
-    definition = definition_of(user)
-    is_product = definition is not None and definition.anchor == "contraction"
-    return is_product and user.operands[1] == weights != user.operands[0]
-
-
-def _reads_constants(user: ir.Operation, weights: ir.Value) -> bool:
-    others = (v for v in user.operands if v != weights)
-    return all(made_by(v, "constant", *_STEPS) is not None for v in others)
-
-
-def _keeps_elements(op: ir.Operation) -> bool:
-    out, *given = (from_mlir(v.type) for v in (op.result, *op.operands))
-    static = all(t.is_static for t in (out, *given))
-    return static and out.elements == max(t.elements for t in given)
 
 
 Rewrite = Callable[[ir.Operation], ir.Value | None]
@@ -134,10 +125,6 @@ def _is_whole(op: ir.Operation, value: ir.Value) -> bool:
     return _is_same_type(op, value) and infer_op(found, op) == from_mlir(value.type)
 
 
-def _is(value: Any, wanted: Any) -> bool:
-    return bool(value == wanted) and bool(np.signbit(value) == np.signbit(wanted))
-
-
 @rewrites(Relation.BITS, *(name for name, op in OPS.items() if op.neutral is not None))
 def neutral_operand(op: ir.Operation) -> ir.Value | None:
     """``x + -0 = x - 0 = x * 1 = x / 1 = x ** 1 = x | 0 = x & -1 = max(x, lowest) = x``."""
@@ -148,8 +135,9 @@ def neutral_operand(op: ir.Operation) -> ir.Value | None:
         return None
     dtype = from_mlir(x.type).dtype
     neutral = definition.neutral(dtype)
-    same = bool(splat) == bool(neutral) if dtype == np.bool_ else _is(splat, neutral)
-    return x if same else None
+    if dtype == np.bool_:
+        return x if bool(splat) == bool(neutral) else None
+    return x if splat == neutral and np.signbit(splat) == np.signbit(neutral) else None
 
 
 @rewrites(Relation.BITS, *with_trait(Trait.COMMUTATIVE, 2))
@@ -430,7 +418,6 @@ def _slim(value: ir.Value) -> np.ndarray | None:
 
 
 def _is_repeated(first: np.ndarray, rest: np.ndarray) -> bool:
-    """Return whether all slices have the bits of the first one."""
     bits = np.dtype(f"u{first.dtype.itemsize}")
     return bool((rest.view(bits) == first.view(bits)).all())
 
@@ -488,21 +475,19 @@ class Canonicalize:
         counts = {"identities": 0, "folded constants": 0, "rounds": 0}
         _clean(module)
         while counts["rounds"] < self.max_iterations:
-            if not sum(self._round(f, context.folding, counts) for f in functions_of(module)):
+            blocks = (function.regions[0].blocks[0] for function in functions_of(module))
+            # In order, so that folded operands fold their users.
+            ops = (op for block in blocks for op in list(pyc_ops(block)))
+            if not sum(self._simplify(op, context.folding, counts) for op in ops):
                 break
             counts["rounds"] += 1
             _clean(module)
         return counts
 
-    def _round(self, function: ir.Operation, work: FoldWork, counts: dict[str, int]) -> int:
-        """Return one pass over the function, in order, so that folded operands fold their users."""
-        changed = 0
-        for op in list(pyc_ops(function.regions[0].blocks[0])):
-            changed += self._simplify(op, work, counts)
-        return changed
-
     def _simplify(self, op: ir.Operation, work: FoldWork, counts: dict[str, int]) -> bool:
-        kept = self.keep_bytes and _widens_bytes(op)
+        # What may be quantized weights, pyc-recognize reads.
+        kept = self.keep_bytes and op.name == "pyc.cast"
+        kept = kept and widens_weights("cast", from_mlir(op.operands[0].type))
         folds = not kept and can_fold(op, self.max_fold_bytes, work)
         rewrites = (fold,) if folds else REWRITES.get(op.name[4:], ())
         if not rewrites:
@@ -513,23 +498,14 @@ class Canonicalize:
             return False
         rewrite, value = done
         if not compatible(from_mlir(op.result.type), from_mlir(value.type)):
-            _erase_unused(value)
+            # What was made in vain goes; a value that was there before has uses.
+            maker = defining_op(value)
+            if maker is not None and is_unused(maker):
+                maker.erase()
             return False
         counts["folded constants" if folds else "identities"] += 1
         replace(op, value, KEEPS[rewrite], rewrite.__name__)
         return True
-
-
-def _widens_bytes(op: ir.Operation) -> bool:
-    """Return whether an op converts what may be quantized weights, which pyc-recognize reads."""
-    return op.name == "pyc.cast" and widens_weights("cast", from_mlir(op.operands[0].type))
-
-
-def _erase_unused(value: ir.Value) -> None:
-    """Drop what a rewrite has made in vain; a value that was there before has uses."""
-    maker = defining_op(value)
-    if maker is not None and not list(value.uses):
-        maker.erase()
 
 
 def _clean(module: ir.Module) -> None:

@@ -31,6 +31,7 @@ from pyc_mlir.pipelines.kernels.lang.carrier import Operand
 from pyc_mlir.pipelines.kernels.match import KernelOffer
 from pyc_mlir.pipelines.pyc.groups import Members
 from pyc_mlir.pipelines.pyc.rewriting import (
+    all_ops,
     definition_of,
     functions_of,
     made_by,
@@ -42,7 +43,7 @@ from pyc_mlir.pipelines.target.work import Work
 
 def constant_work(module: ir.Module) -> int:
     """Return the work of the ops of constants alone, in units of `OpDef.evaluation_work`."""
-    return sum(_Known().work(f.regions[0].blocks[0]) for f in functions_of(module))
+    return sum(_known_work(f.regions[0].blocks[0], set()) for f in functions_of(module))
 
 
 def constant_bytes(module: ir.Module, alignment: int) -> int:
@@ -54,15 +55,7 @@ def constant_bytes(module: ir.Module, alignment: int) -> int:
 
 def lowered_constants(module: ir.Module) -> list[ir.Operation]:
     """Return the constants of a module in linalg, also those within other ops."""
-    found: list[ir.Operation] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "arith.constant":
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    return found
+    return [op for op in all_ops(module) if op.name == "arith.constant"]
 
 
 def stored_bytes(values: Iterable[ir.Attribute], alignment: int) -> int:
@@ -72,41 +65,27 @@ def stored_bytes(values: Iterable[ir.Attribute], alignment: int) -> int:
     return sum(-(-size // alignment) * alignment for size in stored)
 
 
-class _Known:
-    """The values of a function that do not depend on its arguments."""
+def _known_work(block: ir.Block, known: set[ir.Value]) -> int:
+    """Return the work of ops that no argument reaches; their results join the known values.
 
-    def __init__(self) -> None:
-        self.values: set[ir.Value] = set()
-
-    def work(self, block: ir.Block) -> int:
-        """Return the work of a block's known ops; their results join the known values."""
-        total = 0
-        for op in block.operations:
-            operation = op.operation
-            for region in operation.regions:
-                total += sum(map(self.work, region.blocks))
-            if not self._is_known(operation):
-                continue
-            self.values.update(operation.results)
-            total += _work_of(operation)
-        return total
-
-    def _is_known(self, op: ir.Operation) -> bool:
-        if op.name == "pyc.constant":
-            return True
-        ends = [block.operations[len(block.operations) - 1] for r in op.regions for block in r]
+    0 for groups, whose body is counted, and for constants.
+    """
+    total = 0
+    for op in (o.operation for o in block.operations):
+        inner = [b for region in op.regions for b in region.blocks]
+        total += sum(_known_work(b, known) for b in inner)
+        ends = [b.operations[len(b.operations) - 1] for b in inner]
         read = [*op.operands, *(v for end in ends for v in end.operands)]
-        return bool(len(op.results)) and bool(read) and all(v in self.values for v in read)
-
-
-def _work_of(op: ir.Operation) -> int:
-    """Return the work of one pyc op; 0 for groups, whose body was counted, and for constants."""
-    found = definition_of(op)
-    if found is None or found.name == "constant":
-        return 0
-    out, *given = (from_mlir(v.type) for v in (op.result, *op.operands))
-    static = all(t.is_static for t in (out, *given))
-    return found.evaluation_work(given, out, **params_of(found, op)) if static else 0
+        makes = len(op.results) and read and all(v in known for v in read)
+        if op.name != "pyc.constant" and not makes:
+            continue
+        known.update(op.results)
+        found = definition_of(op)
+        if found is not None and found.name != "constant":
+            out, *given = (from_mlir(v.type) for v in (op.result, *op.operands))
+            if all(t.is_static for t in (out, *given)):
+                total += found.evaluation_work(given, out, **params_of(found, op))
+    return total
 
 
 # Of each constant among a group's inputs, by the input's number: its id, and bytes in the model.
@@ -287,7 +266,8 @@ def forms_of_kernel(offer: KernelOffer, constants: Constants, work: Work) -> For
     for operand, feed in zip(fed_inputs(offer.knobs.kernel("k")), offer.feeds, strict=True):
         if operand.layout is not None and feed.value in constants:
             packed.add(feed.value)
-            found[f"{constants[feed.value][0]} {_digest(repr(operand.layout))}"] = size_of(operand)
+            digest = hashlib.blake2b(repr(operand.layout).encode(), digest_size=6).hexdigest()
+            found[f"{constants[feed.value][0]} {digest}"] = size_of(operand)
     later = {v for node in work.nodes[offer.covers :] for v in node.operands}
     fed = {feed.value for feed in offer.feeds} - packed
     return {**found, **forms_of_model(constants, sorted(fed | later))}
@@ -301,7 +281,3 @@ def constant_of(form: str) -> str:
 def size_of(operand: Operand) -> int:
     """Return the bytes of a kernel's operand; dynamic sizes are none here."""
     return prod(d for d in operand.shape if isinstance(d, int)) * DTYPES[operand.dtype].itemsize
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

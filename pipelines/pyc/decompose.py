@@ -29,7 +29,15 @@ class Decompose:
 
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Decompose until nothing changes. Raises PycError for an unknown name in `only`."""
-        names = self._names()
+        names = composite = {n for n, d in OPS.items() if d.decompose is not None}
+        if self.only:
+            names = {n.strip() for n in self.only.split(",")}
+        if unknown := names - composite:
+            raise PycError(
+                ReasonCode.INVALID_PIPELINE,
+                f"pyc-decompose: `only`: expected composite ops {sorted(composite)}, "
+                f"got {sorted(unknown)}",
+            )
         count = 0
         for function in functions_of(module):
             pending = True
@@ -39,19 +47,6 @@ class Decompose:
                 pending = any(done)
                 count += sum(done)
         return {"decomposed": count}
-
-    def _names(self) -> set[str]:
-        composite = {n for n, d in OPS.items() if d.decompose is not None}
-        if not self.only:
-            return composite
-        wanted = {n.strip() for n in self.only.split(",")}
-        if wanted - composite:
-            raise PycError(
-                ReasonCode.INVALID_PIPELINE,
-                f"pyc-decompose: `only`: expected composite ops {sorted(composite)}, "
-                f"got {sorted(wanted - composite)}",
-            )
-        return wanted
 
 
 def decompose_op(op: ir.Operation) -> bool:

@@ -34,6 +34,7 @@ from pyc_mlir.pipelines.pyc.rewriting import (
     functions_of,
     is_unused,
     made_by,
+    only_user,
     params_of,
     replace,
 )
@@ -96,7 +97,7 @@ def _fold(conv: ir.Operation) -> Fold | None:
     ops: list[ir.Operation] = []
     steps: list[tuple[str, np.ndarray]] = []
     value = conv.result
-    while (op := _only_user(value)) is not None and (given := _operand(op, value, axis)):
+    while (op := only_user(value)) is not None and (given := _operand(op, value, axis)):
         name, vector = given
         scale, shift = _composed(name, scale, shift, vector)
         ops.append(op)
@@ -111,14 +112,6 @@ def _fold(conv: ir.Operation) -> Fold | None:
         return None
     offset = offset.reshape((-1, 1, 1) if axis == 1 else (-1,))
     return Fold(conv, tuple(ops), tuple(steps), new, offset)
-
-
-def _only_user(value: ir.Value) -> ir.Operation | None:
-    """Return the op of the same block that alone reads a value, once."""
-    users = [use.owner.operation for use in value.uses]
-    if len(users) != 1 or users[0].block != value.owner.operation.block:
-        return None
-    return users[0]
 
 
 def _operand(op: ir.Operation, x: ir.Value, axis: int) -> tuple[str, np.ndarray] | None:
@@ -168,7 +161,6 @@ def _is_chosen(fold: Fold, ids: OpIds, context: PassContext) -> bool:
 
 
 def _apply(fold: Fold) -> None:
-    """Make new weights, and one sum at the place of the last op."""
     conv, last, builder = fold.conv, fold.ops[-1], IRBuilder()
     definition, out = OPS["conv2d"], from_mlir(conv.result.type)
     params: dict[str, Any] = params_of(definition, conv)

@@ -15,7 +15,7 @@ an alternative), and only `_apply` touches the program.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -53,7 +53,11 @@ class Channels:
         """Return what moves channels; of it, only windows or what is unstored read the unstored."""
         parts: dict[int, int] = {}
         for i, producers in enumerate(graph.producers):
-            if _moves_channels(graph, i):
+            if (name := graph.name(i)) not in ("concat", "slice"):
+                continue
+            result, params = graph.type(graph.makes[i]), graph.params(i)
+            shapes = [graph.type(n).shape for n in graph.operands[i]]
+            if result.dtype == F32 and takes_channels(name, params, shapes, result.shape):
                 parts[i] = sum(parts.get(p, 1) for p in producers) or 1
         found: set[int] = set()
         for i in sorted(parts, reverse=True):
@@ -72,15 +76,6 @@ class Channels:
             found.add(i)
             pending.extend(self.join.intersection(graph.producers[i]) - found)
         return sorted(found)
-
-
-def _moves_channels(graph: BlockGraph, i: int) -> bool:
-    name = graph.name(i)
-    if name not in ("concat", "slice"):
-        return False
-    result = graph.type(graph.makes[i])
-    shapes = [graph.type(n).shape for n in graph.operands[i]]
-    return result.dtype == F32 and takes_channels(name, graph.params(i), shapes, result.shape)
 
 
 def _reads_parts(graph: BlockGraph, window: int, images: int) -> bool:
@@ -136,13 +131,10 @@ class FusionGraph(BlockGraph):
         self.channels = Channels.of(self) if windows else Channels()
         for i in self.channels.join - self.channels.unstored:
             self.users[i] = [u for u in self.users[i] if u not in self.channels.unstored]
-        self.shared = {i for i in self._axes if copies and self._is_shared(i)}
+        several = [i for i in self._axes if copies and len(self.users[i]) > 1]
+        self.shared = {i for i in several if any(self.extends(i, u) for u in self.users[i])}
         for i in self.shared:
             self.users[i] = [user for user in self.users[i] if not self.extends(i, user)]
-
-    def _is_shared(self, i: int) -> bool:
-        users = self.users[i]
-        return len(users) > 1 and any(self.extends(i, user) for user in users)
 
     def inputs(self, members: Sequence[int]) -> int:
         """Return how many values from outside the members use."""
@@ -214,8 +206,7 @@ class Fuse:
         """Raise PycError (INVALID_PIPELINE) for a limit below 1."""
         if self.max_ops < 1:
             raise PycError(
-                ReasonCode.INVALID_PIPELINE,
-                f"`max-ops`: expected 1 or more, got {self.max_ops}",
+                ReasonCode.INVALID_PIPELINE, f"`max-ops`: expected 1 or more, got {self.max_ops}"
             )
 
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
@@ -234,22 +225,23 @@ class Fuse:
 
 def plan(graph: FusionGraph, choices: Choices, max_ops: int) -> list[FusionGroup]:
     """Choose the groups of one function and form them."""
-    claimed: set[int] = set()
-    groups: list[FusionGroup] = []
-    anchors = [i for i in range(len(graph.ops)) if graph.anchor(i)]
-    starts = [i for i in anchors if i not in graph.channels.unstored]
+    planner = _Planner(graph, choices, max_ops)
+    starts = [i for i in range(len(graph.ops)) if graph.anchor(i)]
+    starts = [i for i in starts if i not in graph.channels.unstored]
     starts += [i for i in range(len(graph.ops)) if graph.elementwise[i]]
     for start in starts:
-        if start in claimed or graph.is_part(start):
-            continue
-        kind = graph.anchor(start) or "elementwise"
-        members = _choose(graph, start, claimed, choices, max_ops)
-        copies = _copies(graph, members)
-        claimed.update(set(members) - copies)
-        if len(members) > 1:
-            groups.append(FusionGroup(kind, members, copies))
-    groups.sort(key=lambda g: g.members[-1])
-    owned = [_own(graph, group) for group in groups]
+        if start not in planner.claimed and not graph.is_part(start):
+            planner.take(start)
+    groups = sorted(planner.groups, key=lambda g: g.members[-1])
+    # Their ops: members, for copies new ones in front of the last.
+    owned = []
+    for group in groups:
+        last = graph.ops[group.members[-1]]
+        made = {i: graph.ops[i].clone(ir.InsertionPoint(last)) for i in sorted(group.copies)}
+        values = {graph.ops[i].result: copy.result for i, copy in made.items()}
+        for copy in made.values():
+            _reread(copy, values)
+        owned.append([made.get(i, graph.ops[i]) for i in group.members])
     for group, ops in zip(groups, owned, strict=True):
         _apply(graph, group, ops)
     for i in sorted({i for group in groups for i in group.copies}, reverse=True):
@@ -258,192 +250,184 @@ def plan(graph: FusionGraph, choices: Choices, max_ops: int) -> list[FusionGroup
     return groups
 
 
-def _choose(
-    graph: FusionGraph, start: int, claimed: set[int], choices: Choices, max_ops: int
-) -> tuple[int, ...]:
-    """Offer every legal group that begins at `start`, the largest first, and keeping it alone."""
-    reach = _forward(graph, start, claimed, max_ops)
-    if graph.anchor(start):
+Group = tuple[int, ...]
+
+
+@dataclass
+class _Planner:
+    """The groups of one function so far, and the ops that they have claimed."""
+
+    graph: FusionGraph
+    choices: Choices
+    max_ops: int
+    claimed: set[int] = field(default_factory=set)
+    groups: list[FusionGroup] = field(default_factory=list)
+
+    def take(self, start: int) -> None:
+        """Choose the group that begins at `start`."""
+        members = self._chosen(start)
+        copies = self._copies(members)
+        self.claimed.update(set(members) - copies)
+        if len(members) > 1:
+            kind = self.graph.anchor(start) or "elementwise"
+            self.groups.append(FusionGroup(kind, members, copies))
+
+    def _chosen(self, start: int) -> Group:
+        """Offer every legal group that begins at `start`, the largest first, and `start` alone."""
+        graph, reach = self.graph, self._forward(start)
+        legal = self._of_anchor(start, reach) if graph.anchor(start) else self._of_cluster(reach)
+        if graph.names[start] != "concat":  # Its parts are copied one by one.
+            legal = [c for c in legal if graph.inputs(c) <= _MOST_READ]
+        follows = len(reach) > 1 or any(graph.elementwise[u] for u in graph.users[start])
+        if not legal and not follows:
+            return (start,)
+        reach = (*graph.channels.before(graph, start), *reach)
+        # Of groups with one name, which a limit on their size can cause, the first is offered.
+        named: dict[str, Group] = {}
+        for group in legal:
+            named.setdefault("fuse:" + "+".join(graph.names[i] for i in group), group)
+        alternatives = [
+            Alternative(name, self._cost(group, reach), "one kernel, one result")
+            for name, group in named.items()
+        ]
+        reason = "" if legal else "its result is needed elsewhere, or no elementwise op follows"
+        keep = Alternative("keep", self._cost((start,), reach), reason)
+        op = graph.ops[start]
+        site = Site(Fuse.name, graph.ids[op], str(op.location), graph.ids.by_type[op])
+        chosen = self.choices.choose(site, [*alternatives, keep]).name
+        return named.get(chosen, (start,))
+
+    def _of_anchor(self, start: int, reach: Group) -> list[Group]:
+        """Return the groups of an anchor with what follows it, and what stands before it."""
+        graph = self.graph
         legal = [reach[:n] for n in graph.closed_prefixes(reach)]
-        if graph.names[start] == "matmul":
-            legal = _with_transposes(graph, start, legal, claimed)
-        elif graph.names[start] == "conv2d":
-            legal = _with_layout(graph, start, legal, claimed)
-        elif graph.names[start] == "concat":
-            legal = _with_parts(graph, start, legal)
-        if before := tuple(graph.channels.before(graph, start)):
+        name = graph.names[start]
+        before: Group = ()
+        if name == "matmul":
+            return self._with_transposes(start, legal)
+        if name == "conv2d":
+            before = self._planar(start)
+        elif name == "concat":
+            before = self._parts(start)
+        if before:
             legal = [(*before, *g) for g in legal or [(start,)]]
-            reach = (*before, *reach)
-    else:
+        if channels := graph.channels.before(graph, start):
+            legal = [(*channels, *g) for g in legal or [(start,)]]
+        return legal
+
+    def _of_cluster(self, reach: Group) -> list[Group]:
+        """Return the groups of elementwise ops with one result."""
+        graph, most = self.graph, self.max_ops
         prefixes = (reach[:n] for n in range(len(reach), 1, -1))
-        grown = [_with_producers(graph, c, claimed, max_ops) for c in prefixes]
+        grown = [self._with_producers(c, most) for c in prefixes]
         legal = [c for c in grown if graph.escapes(c) == [c[-1]]]
-        if len(reach) == max_ops:
+
+        def lacks(group: Group) -> bool:
+            return len(group) == most and len(self._with_producers(group, most + 1)) > most
+
+        if len(reach) == most:
             # Cut off by the limit: a part that has its producers first, as the terms of a sum,
             # which would else be a group, and an input, each.
-            legal.sort(key=lambda c: len(c) == max_ops and _lacks(graph, c, claimed))
-    if graph.names[start] != "concat":  # Its parts are copied one by one.
-        legal = [c for c in legal if graph.inputs(c) <= _MOST_READ]
-    if not legal and len(reach) == 1 and not _next(graph, start):
-        return (start,)
-    # Of groups with one name, which a limit on their size can cause, the first is offered.
-    named = {_label(graph, c): c for c in reversed(legal)}
-    alternatives = [
-        Alternative(name, _cost(graph, start, named[name], reach), "one kernel, one result")
-        for name in dict.fromkeys(_label(graph, c) for c in legal)
-    ]
-    reason = "" if legal else "its result is needed elsewhere, or no elementwise op follows"
-    keep = Alternative("keep", _cost(graph, start, (start,), reach), reason)
-    op = graph.ops[start]
-    site = Site(Fuse.name, graph.ids[op], str(op.location), graph.ids.by_type[op])
-    chosen = choices.choose(site, [*alternatives, keep]).name
-    return named.get(chosen, (start,))
-
-
-def _with_transposes(
-    graph: FusionGraph, start: int, legal: list[tuple[int, ...]], claimed: set[int]
-) -> list[tuple[int, ...]]:
-    """Return the groups of a product with transposes that only it needs, the result's first."""
-    constant = any(graph.names[p] == "constant" for p in graph.producers[start])
-    if constant or len(graph.producers[start]) == 0:
+            legal.sort(key=lacks)
         return legal
-    before = tuple(
-        p
-        for p in dict.fromkeys(graph.producers[start])
-        if graph.names[p] == "transpose" and p not in claimed and set(graph.users[p]) == {start}
-    )
-    groups = [tuple(sorted((*before, *g))) for g in legal or [(start,)] * bool(before)]
-    largest = groups[0] if groups else (start,)
-    readers = graph.users[largest[-1]]
-    if len(readers) == 1 and graph.names[readers[0]] == "transpose":
-        groups.insert(0, (*largest, readers[0]))
-    return groups
 
+    def _with_transposes(self, start: int, legal: list[Group]) -> list[Group]:
+        """Return the groups of a product with transposes that only it needs, the result's first."""
+        graph, producers = self.graph, dict.fromkeys(self.graph.producers[start])
+        if not producers or any(graph.names[p] == "constant" for p in producers):
+            return legal
+        alone = [p for p in producers if set(graph.users[p]) == {start} and p not in self.claimed]
+        before = [p for p in alone if graph.names[p] == "transpose"]
+        groups = [tuple(sorted((*before, *g))) for g in legal or [(start,)] * bool(before)]
+        largest = groups[0] if groups else (start,)
+        readers = graph.users[largest[-1]]
+        if len(readers) == 1 and graph.names[readers[0]] == "transpose":
+            groups.insert(0, (*largest, readers[0]))
+        return groups
 
-def _with_layout(
-    graph: FusionGraph, start: int, legal: list[tuple[int, ...]], claimed: set[int]
-) -> list[tuple[int, ...]]:
-    """Return the groups of a convolution with the transpose to NHWC of an input that only it reads.
+    def _planar(self, start: int) -> Group:
+        """Return the transpose to NHWC of the input of a convolution that only it reads.
 
-    A kernel can read the input as it lies. With many channels each of them is another stream of
-    memory, and a kernel by minimal filtering is quicker.
-    """
-    if not graph.producers[start]:
-        return legal
-    first = graph.producers[start][0]
-    alone = graph.names[first] == "transpose" and graph.users[first] == [start]
-    if not alone or first in claimed or graph.operands[start][0] != graph.makes[first]:
-        return legal
-    channels = (graph.shapes[first] or (None,))[-1]
-    if channels is None or channels >= _PLANAR_CHANNELS:
-        return legal
-    return [(first, *g) for g in legal or [(start,)]]
+        A kernel can read the input as it lies. With many channels each of them is another stream of
+        memory, and a kernel by minimal filtering is quicker.
+        """
+        graph = self.graph
+        for first in graph.producers[start][:1]:
+            alone = graph.names[first] == "transpose" and graph.users[first] == [start]
+            channels = (graph.shapes[first] or (None,))[-1]
+            few = channels is not None and channels < _PLANAR_CHANNELS
+            is_input = graph.operands[start][0] == graph.makes[first]
+            if alone and few and is_input and first not in self.claimed:
+                return (first,)
+        return ()
 
+    def _parts(self, start: int) -> Group:
+        """Return the concatenations that one extends: a tree whose root it is.
 
-def _with_parts(
-    graph: FusionGraph, start: int, legal: list[tuple[int, ...]]
-) -> list[tuple[int, ...]]:
-    """Return the groups of a concatenation with those that it extends: a tree whose root it is.
+        One that others need too is copied, if a kernel then joins all parts at once: it need not be
+        made for this one, and what else reads it may take the elementwise ops that follow it.
+        """
+        graph, inner, pending = self.graph, set[int](), [start]
+        while pending:
+            i = pending.pop()
+            below = {p for p in graph.producers[i] if graph.extends(p, i)}
+            fresh = {p for p in below if p in graph.shared or len(graph.users[p]) == 1} - inner
+            inner |= fresh
+            pending.extend(fresh)
+        return tuple(sorted(inner))
 
-    One that others need too is copied, if a kernel then joins all parts at once: it need not be
-    made for this one, and what else reads it may take the elementwise ops that follow it.
-    """
-    inner: set[int] = set()
-    pending = [start]
-    while pending:
-        i = pending.pop()
-        below = {p for p in graph.producers[i] if graph.extends(p, i)}
-        fresh = {p for p in below if p in graph.shared or len(graph.users[p]) == 1} - inner
-        inner |= fresh
-        pending.extend(fresh)
-    before = tuple(sorted(inner))
-    return [(*before, *g) for g in legal or [(start,)] * bool(before)]
+    def _copies(self, members: Group) -> frozenset[int]:
+        """Return the concatenations of a group that others need too, and all these are made of.
 
+        So with the slices of channels in front of a window.
+        """
+        graph, join = self.graph, self.graph.channels.join
+        joins = [i for i in members[:-1] if graph.names[i] == "concat" or i in join]
+        inside, copies = set(members), set[int]()
+        for i in reversed(joins):
+            others = i in join and not inside.issuperset(graph.users[i])
+            if others or i in graph.shared or not copies.isdisjoint(graph.users[i]):
+                copies.add(i)
+        return frozenset(copies)
 
-def _copies(graph: FusionGraph, members: tuple[int, ...]) -> frozenset[int]:
-    """Return the concatenations of a group that others need too, and all that these are made of.
+    def _forward(self, start: int) -> Group:
+        """Return `start` and the elementwise ops of its shape that follow, in program order.
 
-    So with the slices of channels in front of a window.
-    """
-    join = graph.channels.join
-    joins = [i for i in members[:-1] if graph.names[i] == "concat" or i in join]
-    inside, copies = set(members), set[int]()
-    for i in reversed(joins):
-        others = i in join and not inside.issuperset(graph.users[i])
-        if others or i in graph.shared or not copies.isdisjoint(graph.users[i]):
-            copies.add(i)
-    return frozenset(copies)
+        Those of an integer product end where the result is quantized: its kernel stores bytes. So
+        does that of a pooling of bytes.
+        """
+        graph = self.graph
+        if graph.names[start] == "max_pool2d" and graph.is_narrow(start):
+            return (start,)
+        shape, of_bytes = graph.shapes[start], graph.names[start].startswith("integer_")
+        members, frontier = [start], set(graph.users[start])
+        while frontier and len(members) < self.max_ops:
+            i = min(frontier)
+            frontier.discard(i)
+            if graph.elementwise[i] and i not in self.claimed and graph.shapes[i] == shape:
+                members.append(i)
+                if not (of_bytes and graph.is_narrow(i)):
+                    frontier.update(graph.users[i])
+        return tuple(members)
 
+    def _with_producers(self, members: Group, most: int) -> Group:
+        """Add the elementwise ops that only these members use, up to `most` in all."""
+        graph, inside, shape = self.graph, set(members), self.graph.shapes[members[-1]]
+        pending = [p for m in members for p in graph.producers[m]]
+        while pending and len(inside) < most:
+            i = pending.pop()
+            free = i not in inside and i not in self.claimed and graph.elementwise[i]
+            if free and graph.shapes[i] == shape and inside.issuperset(graph.users[i]):
+                inside.add(i)
+                pending.extend(graph.producers[i])
+        return tuple(sorted(inside))
 
-def _next(graph: FusionGraph, start: int) -> list[int]:
-    return [u for u in graph.users[start] if graph.elementwise[u]]
-
-
-def _forward(graph: FusionGraph, start: int, claimed: set[int], max_ops: int) -> tuple[int, ...]:
-    """Return `start` and the elementwise ops of its shape that follow from it, in program order.
-
-    Those of an integer product end where the result is quantized: its kernel stores bytes. So does
-    that of a pooling of bytes.
-    """
-    if graph.names[start] == "max_pool2d" and graph.is_narrow(start):
-        return (start,)
-    shape, of_bytes = graph.shapes[start], graph.names[start].startswith("integer_")
-    members = [start]
-    frontier = set(graph.users[start])
-    while frontier and len(members) < max_ops:
-        i = min(frontier)
-        frontier.discard(i)
-        if graph.elementwise[i] and i not in claimed and graph.shapes[i] == shape:
-            members.append(i)
-            if not (of_bytes and graph.is_narrow(i)):
-                frontier.update(graph.users[i])
-    return tuple(members)
-
-
-def _with_producers(
-    graph: FusionGraph, members: tuple[int, ...], claimed: set[int], max_ops: int
-) -> tuple[int, ...]:
-    """Add the elementwise ops that only these members use."""
-    inside = set(members)
-    shape = graph.shapes[members[-1]]
-    pending = [p for m in members for p in graph.producers[m]]
-    while pending and len(inside) < max_ops:
-        i = pending.pop()
-        free = i not in inside and i not in claimed and graph.elementwise[i]
-        if free and graph.shapes[i] == shape and inside.issuperset(graph.users[i]):
-            inside.add(i)
-            pending.extend(graph.producers[i])
-    return tuple(sorted(inside))
-
-
-def _lacks(graph: FusionGraph, members: tuple[int, ...], claimed: set[int]) -> bool:
-    """Return whether a group of the largest size leaves out an op that only it reads."""
-    return len(_with_producers(graph, members, claimed, len(members) + 1)) > len(members)
-
-
-def _label(graph: FusionGraph, members: Sequence[int]) -> str:
-    return "fuse:" + "+".join(graph.names[i] for i in members)
-
-
-def _cost(
-    graph: FusionGraph, start: int, group: Sequence[int], reach: Sequence[int]
-) -> Cost | None:
-    """Return the bytes of intermediates written and read again if `group` is one kernel."""
-    inside = set(group[:-1])
-    sizes = [graph.sizes[i] for i in {*reach, *group} if i not in inside]
-    if None in sizes:
-        return None
-    return Cost(traffic_bytes=2 * sum(s for s in sizes if s is not None))
-
-
-def _own(graph: FusionGraph, group: FusionGroup) -> list[ir.Operation]:
-    """Return the ops of a group: its members, for copies new ones in front of the last."""
-    last = graph.ops[group.members[-1]]
-    made = {i: graph.ops[i].clone(ir.InsertionPoint(last)) for i in sorted(group.copies)}
-    values = {graph.ops[i].result: copy.result for i, copy in made.items()}
-    for copy in made.values():
-        _reread(copy, values)
-    return [made.get(i, graph.ops[i]) for i in group.members]
+    def _cost(self, group: Group, reach: Group) -> Cost | None:
+        """Return the bytes of intermediates written and read again if `group` is one kernel."""
+        sizes = [self.graph.sizes[i] for i in {*reach, *group}.difference(group[:-1])]
+        if None in sizes:
+            return None
+        return Cost(traffic_bytes=2 * sum(s for s in sizes if s is not None))
 
 
 def _reread(op: ir.Operation, values: Mapping[ir.Value, ir.Value]) -> None:

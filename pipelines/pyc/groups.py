@@ -6,7 +6,7 @@ its inputs the value and the cuts of its dimensions (`kernels/match.py`). A lone
 group of one.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -47,6 +47,14 @@ class Members:
         read = dict.fromkeys(v for o in ops for v in o.operands if v not in made)
         return Members(ops, tuple(read), op)
 
+    @staticmethod
+    def within(function: ir.Operation) -> "Iterator[Members]":
+        """Yield those of the groups and lone pyc ops of a function's block, in order."""
+        for op in [o.operation for o in function.regions[0].blocks[0].operations]:
+            members = Members.of(op) if op.name.startswith("pyc.") else None
+            if members is not None:
+                yield members
+
     def work(self) -> Work:
         """Return the group as data."""
         numbers = {v: i for i, v in enumerate((*self.inputs, *(o.result for o in self.ops)))}
@@ -57,14 +65,13 @@ class Members:
             operands = tuple(numbers[v] for v in op.operands)
             params = params_of(definition, op)
             nodes.append(WorkOp(definition.name, operands, params, from_mlir(op.result.type)))
+        inputs = []
+        for value in self.inputs:
+            maker, constant = defining_op(value), made_by(value, "constant")
+            array = None if constant is None else partial(array_of, constant.attributes["value"])
+            inputs.append(Input(from_mlir(value.type), array, _name(maker) if maker else ""))
         readers = (_name(use.owner.operation) for use in self.whole.result.uses)
-        return Work(tuple(map(_input, self.inputs)), tuple(nodes), tuple(readers))
-
-
-def _input(value: ir.Value) -> Input:
-    maker, constant = defining_op(value), made_by(value, "constant")
-    array = None if constant is None else partial(array_of, constant.attributes["value"])
-    return Input(from_mlir(value.type), array, _name(maker) if maker else "")
+        return Work(tuple(inputs), tuple(nodes), tuple(readers))
 
 
 def _name(op: ir.Operation) -> str:
@@ -104,12 +111,15 @@ class AttachedKernel:
             return None
         try:
             data = ir.DictAttr(op.attributes[ATTRIBUTE])
-            feeds = [ir.StringAttr(f).value for f in ir.ArrayAttr(data["feeds"])]
+            feeds = []
+            for text in ir.ArrayAttr(data["feeds"]):
+                value, _, cuts = ir.StringAttr(text).value.partition("|")
+                feeds.append(Feed(int(value), tuple(map(int, cuts.split(","))) if cuts else ()))
             return AttachedKernel(
                 ir.StringAttr(data["family"]).value,
                 ir.StringAttr(data["knobs"]).value,
                 ir.IntegerAttr(data["covers"]).value,
-                tuple(map(_feed, feeds)),
+                tuple(feeds),
             )
         except (KeyError, ValueError) as error:
             raise PycError(
@@ -117,11 +127,6 @@ class AttachedKernel:
                 f"{op.location}: expected {ATTRIBUTE} with family, knobs, covers and feeds, "
                 f"got {op.attributes[ATTRIBUTE]} ({error})",
             ) from None
-
-
-def _feed(text: str) -> Feed:
-    value, _, cuts = text.partition("|")
-    return Feed(int(value), tuple(map(int, cuts.split(","))) if cuts else ())
 
 
 @dataclass(frozen=True)
@@ -143,10 +148,7 @@ def coverage(module: ir.Module, families: Collection[str]) -> KernelCoverage:
     """Count the groups with an attached kernel of a family."""
     kernels, flops, of = 0, 0, 0
     for function in functions_of(module):
-        for op in function.regions[0].blocks[0].operations:
-            members = Members.of(op.operation) if op.operation.name.startswith("pyc.") else None
-            if members is None:
-                continue
+        for members in Members.within(function):
             work, attached = members.work(), AttachedKernel.read(members.whole)
             of += totals(work)[0]
             if attached is not None and attached.family in families:

@@ -16,7 +16,7 @@ from pyc_mlir.dialects.ir.pyc import compatible, infer_op
 from pyc_mlir.dialects.ops.shapes import merge
 from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.driver.base import PassContext, Relation, option
-from pyc_mlir.pipelines.pyc.rewriting import definition_of, functions_of
+from pyc_mlir.pipelines.pyc.rewriting import all_ops, definition_of, functions_of
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,9 @@ class InferShapes:
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Refine every function. Raises PycError for shapes that contradict the program."""
         refined = 0
-        called = _called_symbols(module)
+        attributes = (attribute for op in all_ops(module) for _, attribute in attributes_of(op))
+        # Somebody else relies on the type of what is called.
+        called = {a.value for a in attributes if isinstance(a, ir.FlatSymbolRefAttr)}
         entry = entry_function(module) if self.shapes else None
         for function in functions_of(module):
             blocks = function.regions[0].blocks
@@ -41,39 +43,26 @@ class InferShapes:
             for block in blocks:
                 refined += _refine_block(block, may_return, changed=refined > 0)
             if may_return:
-                _update_signature(function)
+                returned = list(blocks[0].operations)[-1].operation.operands
+                types = [a.type for a in blocks[0].arguments], [v.type for v in returned]
+                type_ = ir.FunctionType.get(*types, function.context)
+                function.attributes["function_type"] = ir.TypeAttr.get(type_)
         return {"refined": refined}
 
 
 def parse_shapes(text: str) -> list[Shape]:
     """``"2x?,scalar"`` as [(2, None), ()]. Raises PycError."""
-    return [_parse_shape(part.strip()) for part in text.split(",")]
+    shapes: list[Shape] = []
+    for part in map(str.strip, text.split(",")):
+        words = [] if part == "scalar" else part.split("x")
+        if not all(w == "?" or w.isdigit() for w in words):
+            raise _refused(f"expected sizes or ? joined by x, got {part!r}")
+        shapes.append(tuple(None if w == "?" else int(w) for w in words))
+    return shapes
 
 
-def _parse_shape(text: str) -> Shape:
-    if text == "scalar":
-        return ()
-    words = text.split("x")
-    if not all(w == "?" or w.isdigit() for w in words):
-        raise PycError(
-            ReasonCode.INVALID_PIPELINE,
-            f"pyc-infer-shapes: `shapes`: expected sizes or ? joined by x, got {text!r}",
-        )
-    return tuple(None if w == "?" else int(w) for w in words)
-
-
-def _called_symbols(module: ir.Module) -> set[str]:
-    """Return the functions whose type somebody else relies on."""
-    ops: list[ir.Operation] = []
-
-    def visit(op: ir.Operation) -> ir.WalkResult:
-        ops.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    # Not inside the walk, which an error must not leave.
-    attributes = (attribute for op in ops for _, attribute in attributes_of(op))
-    return {a.value for a in attributes if isinstance(a, ir.FlatSymbolRefAttr)}
+def _refused(text: str) -> PycError:
+    return PycError(ReasonCode.INVALID_PIPELINE, f"pyc-infer-shapes: `shapes`: {text}")
 
 
 def _fixed_by(value: ir.Value, may_return: bool) -> str:
@@ -95,22 +84,16 @@ def _fixed_by(value: ir.Value, may_return: bool) -> str:
 
 
 def _refine_arguments(block: ir.Block, shapes: list[Shape], may_return: bool) -> int:
-    if len(shapes) != len(block.arguments):
-        raise PycError(
-            ReasonCode.INVALID_PIPELINE,
-            f"pyc-infer-shapes: `shapes`: expected {len(block.arguments)} shapes, "
-            f"got {len(shapes)}",
-        )
-    for i, value in enumerate(block.arguments):
-        fixed = _fixed_by(value, may_return)
-        if fixed:
-            raise PycError(
-                ReasonCode.INVALID_PIPELINE,
-                f"pyc-infer-shapes: `shapes`: argument {i} is used by `{fixed}`, which needs it as "
-                f"{value.type}; refine that op by hand",
+    arguments = block.arguments
+    if len(shapes) != len(arguments):
+        raise _refused(f"expected {len(arguments)} shapes, got {len(shapes)}")
+    for i, value in enumerate(arguments):
+        if fixed := _fixed_by(value, may_return):
+            raise _refused(
+                f"argument {i} is used by `{fixed}`, which needs it as {value.type}; refine that "
+                "op by hand"
             )
-    pairs = zip(block.arguments, shapes, strict=True)
-    return sum(_refine(value, shape, f"argument {i}") for i, (value, shape) in enumerate(pairs))
+    return sum(_refine(arguments[i], shape, f"argument {i}") for i, shape in enumerate(shapes))
 
 
 def _refine(value: ir.Value, shape: Shape, where: str) -> bool:
@@ -152,13 +135,3 @@ def _refine_block(block: ir.Block, may_return: bool, changed: bool) -> int:
         if not _fixed_by(operation.result, may_return):
             refined += _refine(operation.result, shape, f"{operation.location}: {operation.name}")
     return refined
-
-
-def _update_signature(function: ir.Operation) -> None:
-    """Give the function the type of its arguments and returned values."""
-    block = function.regions[0].blocks[0]
-    returned = list(block.operations)[-1].operation.operands
-    type_ = ir.FunctionType.get(
-        [a.type for a in block.arguments], [v.type for v in returned], function.context
-    )
-    function.attributes["function_type"] = ir.TypeAttr.get(type_)

@@ -40,12 +40,7 @@ from pyc_mlir.pipelines.pyc.orders import (
     stored_shape,
     widened,
 )
-from pyc_mlir.pipelines.pyc.rewriting import (
-    carry_marks,
-    constant_array,
-    functions_of,
-    is_unused,
-)
+from pyc_mlir.pipelines.pyc.rewriting import carry_marks, constant_array, functions_of, is_unused
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel, totals
 from pyc_mlir.pipelines.target.target import Target
@@ -90,19 +85,15 @@ class Layout:
 
 
 class LayoutGraph(BlockGraph):
-    """A block with each lone op as `Work`."""
+    """A block with each lone op as `Work`; None for groups, other dialects, attached kernels."""
 
     def __init__(self, function: ir.Operation) -> None:
         super().__init__(function)
-        self.works = [_work(op) for op in self.ops]
-
-
-def _work(op: ir.Operation) -> Work | None:
-    """Return a lone op as data; None for groups, other dialects and attached kernels."""
-    if not op.name.startswith("pyc.") or len(op.regions) or ATTRIBUTE in op.attributes:
-        return None
-    members = Members.of(op)
-    return None if members is None else members.work()
+        self.works: list[Work | None] = []
+        for op in self.ops:
+            is_lone = op.name.startswith("pyc.") and not len(op.regions)
+            members = Members.of(op) if is_lone and ATTRIBUTE not in op.attributes else None
+            self.works.append(members and members.work())
 
 
 def _is_window(work: Work | None) -> bool:
@@ -132,7 +123,14 @@ def plan(graph: LayoutGraph) -> list[Region]:
             steps[i] = step
             if step.out is not None:
                 stored[graph.makes[i]] = step.out
-    return [r for r in _connected(graph, steps, stored) if _is_worth_asking(graph, r)]
+    found = []
+    for region in _connected(graph, steps, stored):
+        if not any(graph.name(i) in _CONVOLUTIONS for i in region):
+            left = any(_bytes_moved(graph, c) for c in conversions(graph, region))
+            if left or not any(_is_moving_transpose(graph, i) for i in region):
+                continue
+        found.append(region)
+    return found
 
 
 def _is_slow_in_iree(graph: LayoutGraph, i: int) -> bool:
@@ -166,13 +164,6 @@ def _connected(graph: LayoutGraph, steps: Region, stored: Mapping[int, Order]) -
     for i, step in steps.items():
         regions.setdefault(find(i), {})[i] = step
     yield from regions.values()
-
-
-def _is_worth_asking(graph: LayoutGraph, region: Region) -> bool:
-    if any(graph.name(i) in _CONVOLUTIONS for i in region):
-        return True
-    left = any(_bytes_moved(graph, c) for c in conversions(graph, region))
-    return not left and any(_is_moving_transpose(graph, i) for i in region)
 
 
 def conversions(graph: LayoutGraph, region: Region) -> list[Conversion]:
@@ -294,33 +285,27 @@ class _Rewriter:
 
     def run(self) -> None:
         """Rewrite all steps."""
+        graph = self.graph
         for i, step in self.steps.items():
-            op = self.graph.ops[i]
+            op = graph.ops[i]
             with ir.InsertionPoint(op), op.location:
-                self._rewrite(i, step)
-        constants = {
-            n for i in self.steps for n in self.graph.reads[i] if self.graph.is_constant(n)
-        }
-        makers = {i for n in constants if (i := self.graph.makers[n]) is not None}
+                pairs = zip(graph.reads[i], step.needs, strict=True)
+                bare, n = graph.has(i, Trait.ELEMENTWISE), graph.makes[i]
+                operands = [self._value(v, need, bare) for v, need in pairs]
+                made = operands[0]
+                if step.params is not None:
+                    type_ = graph.type(n)
+                    out = type_.with_shape(stored_shape(type_.shape, step.out))
+                    made = create(OPS[graph.name(i)], operands, dict(step.params), out)
+                    carry_marks(op, made.owner.operation)
+                self.stored[n, step.out, False] = made
+                if any(reader not in self.steps for reader in graph.readers[n]):
+                    op.result.replace_all_uses_with(self._value(n, None, False))
+        constants = {n for i in self.steps for n in graph.reads[i] if graph.is_constant(n)}
+        makers = {i for n in constants if (i := graph.makers[n]) is not None}
         for i in sorted(makers.union(self.steps), reverse=True):
-            if is_unused(self.graph.ops[i]):
-                self.graph.ops[i].erase()
-
-    def _rewrite(self, i: int, step: OrderedOp) -> None:
-        graph, op, n = self.graph, self.graph.ops[i], self.graph.makes[i]
-        definition = OPS[graph.name(i)]
-        bare = definition.has(Trait.ELEMENTWISE)
-        pairs = zip(graph.reads[i], step.needs, strict=True)
-        operands = [self._value(v, need, bare) for v, need in pairs]
-        made = operands[0]
-        if step.params is not None:
-            type_ = graph.type(n)
-            out = type_.with_shape(stored_shape(type_.shape, step.out))
-            made = create(definition, operands, dict(step.params), out)
-            carry_marks(op, made.owner.operation)
-        self.stored[n, step.out, False] = made
-        if any(reader not in self.steps for reader in graph.readers[n]):
-            op.result.replace_all_uses_with(self._value(n, None, False))
+            if is_unused(graph.ops[i]):
+                graph.ops[i].erase()
 
     def _value(self, n: int, need: Order | None, bare: bool) -> ir.Value:
         """Return a value in the order needed; `bare`: a constant without leading sizes of 1."""

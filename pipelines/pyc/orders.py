@@ -3,8 +3,8 @@
 A value x is stored in the order o when the program holds ``transpose(x, o)`` in its place; None
 stands for its own order. Comes in: an op as `Work`, and the order that each operand is stored in.
 Goes out: an `OrderedOp`, or None where the op reads and makes everything in its own order. A family
-is entered by `@rule("name")`, elementwise ops and reductions by their base class; what is not
-entered is left as it is. After transpose sinking (OpenVINO's TransposeSinking, XLA's layout
+is entered in `RULES`, elementwise ops and reductions by their base class; what is not entered is
+left as it is. After transpose sinking (OpenVINO's TransposeSinking, XLA's layout
 assignment).
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from pyc_mlir.dialects.opdef import OPS, Trait
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.ops.reduction import reduced_axes
-from pyc_mlir.dialects.types import Shape, TensorType
+from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.target.work import Work, nominal
 
 Order = tuple[int, ...]
@@ -41,20 +41,6 @@ class OrderedOp:
     needs: tuple[Order | None, ...]
     out: Order | None
     params: Mapping[str, Any] | None
-
-
-Rule = Callable[[Work, Sequence[Order | None]], OrderedOp | None]
-RULES: dict[str, Rule] = {}
-
-
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Enter a rule for ops by name."""
-
-    def enter(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, function))
-        return function
-
-    return enter
 
 
 def step_of(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
@@ -109,7 +95,6 @@ def _reordered(params: Mapping[str, Any], order: Order) -> dict[str, Any]:
     return found
 
 
-@rule("conv2d", "integer_conv2d", "max_pool2d", "avg_pool2d", "resize")
 def _window(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """Ask for NHWC, whatever the operand is stored in."""
     node = work.nodes[0]
@@ -122,7 +107,13 @@ def _window(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
 def _aligned(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """Give all operands, aligned at the last dimension, the order of most of their bytes."""
     node = work.nodes[0]
-    order = _prevailing(work, orders)
+    # Computed operands of full rank count; of equals not the program's own.
+    votes: dict[Order | None, int] = {None: 0}
+    for v, have in zip(node.operands, orders, strict=True):
+        type_ = work.type(v)
+        if type_.rank == node.type.rank and not work.is_constant(v):
+            votes[have] = votes.get(have, 0) + nominal(type_.shape) * type_.dtype.itemsize
+    order = max(votes, key=lambda order: (votes[order], order is not None))
     if order is None:
         return None
     # The parameters of a batchnorm are vectors.
@@ -135,19 +126,7 @@ def _aligned(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     return OrderedOp(tuple(needs), order, _reordered(node.params, order))
 
 
-def _prevailing(work: Work, orders: Sequence[Order | None]) -> Order | None:
-    """Return the order of most bytes among computed operands of full rank; of equals not None."""
-    node = work.nodes[0]
-    votes: dict[Order | None, int] = {None: 0}
-    for v, order in zip(node.operands, orders, strict=True):
-        type_ = work.type(v)
-        if type_.rank == node.type.rank and not work.is_constant(v):
-            votes[order] = votes.get(order, 0) + nominal(type_.shape) * type_.dtype.itemsize
-    return max(votes, key=lambda order: (votes[order], order is not None))
-
-
 def _reduced(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
-    """Return the dimensions that stay keep their order."""
     node, order = work.nodes[0], orders[0]
     if order is None:
         return None
@@ -160,7 +139,6 @@ def _reduced(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     return OrderedOp((order,), out, _reordered(node.params, order))
 
 
-@rule("size")
 def _size(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """Multiply the same dimensions; nothing is read."""
     order = orders[0]
@@ -169,7 +147,6 @@ def _size(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     return OrderedOp((order,), None, _reordered(work.nodes[0].params, order))
 
 
-@rule("transpose")
 def _transpose(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """Move nothing: the result is stored as the operand is, until somebody needs it otherwise."""
     permutation = work.nodes[0].params["permutation"]
@@ -177,7 +154,6 @@ def _transpose(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     return OrderedOp((orders[0],), normal([permutation.index(d) for d in have]), None)
 
 
-@rule("reshape")
 def _reshape(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """Keep dimensions that are split or merged stored side by side, in their own order.
 
@@ -186,7 +162,7 @@ def _reshape(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """
     node, have = work.nodes[0], orders[0]
     x = work.type(node.operands[0])
-    groups = _groups(x, node.params["shape"])
+    groups = reshape_groups(x.shape, node.params["shape"])
     if have is None or not groups:
         return None
     groups = sorted(groups, key=lambda g: min(have.index(d) for d in g[0]))
@@ -200,14 +176,14 @@ def _reshape(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     return OrderedOp((normal(need),), normal(out), {"shape": shape})
 
 
-def _groups(x: TensorType, entries: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+def reshape_groups(shape: Shape, entries: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Return groups of dimensions of a reshape's operand and result with the same elements.
 
     Empty where they cannot be told apart.
     """
-    dynamic = [d for d, size in enumerate(x.shape) if size is None]
+    dynamic = [d for d, size in enumerate(shape) if size is None]
     stand_in = dict(zip(dynamic, _STAND_INS, strict=False))
-    sizes = [stand_in.get(d, 0) if s is None else s for d, s in enumerate(x.shape)]
+    sizes = [stand_in.get(d, 0) if s is None else s for d, s in enumerate(shape)]
     target = [sizes[-2 - e] if e <= -2 else e for e in entries]
     if -1 in target and (rest := -prod(target)):
         target[target.index(-1)] = prod(sizes) // rest
@@ -234,3 +210,12 @@ def _groups(x: TensorType, entries: Sequence[int]) -> list[tuple[list[int], list
                     right, j = right * target[j], j + 1
             groups.append((list(range(first[0], i)), list(range(first[1], j))))
     return groups
+
+
+Rule = Callable[[Work, Sequence[Order | None]], OrderedOp | None]
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("conv2d", "integer_conv2d", "max_pool2d", "avg_pool2d", "resize"), _window),
+    "size": _size,
+    "transpose": _transpose,
+    "reshape": _reshape,
+}

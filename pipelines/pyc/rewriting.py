@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.ir.attributes import array_of, attributes_of, definition_of, params_of
+from pyc_mlir.dialects.ir.attributes import array_of, attributes_of
+from pyc_mlir.dialects.ir.attributes import definition_of as definition_of
+from pyc_mlir.dialects.ir.attributes import params_of as params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.types import TensorType
@@ -32,26 +34,6 @@ Exacts = Mapping[ir.Value, Exact]
 replacements: ContextVar[Callable[[ir.Operation, ir.Value, Relation, str, Exacts], None] | None]
 replacements = ContextVar("replacements", default=None)
 
-__all__ = [
-    "Exact",
-    "Exacts",
-    "as_type",
-    "carry_marks",
-    "constant_array",
-    "defining_op",
-    "definition_of",
-    "functions_of",
-    "is_unused",
-    "made_by",
-    "params_of",
-    "pyc_ops",
-    "replace",
-    "replacements",
-    "splat_of",
-    "tensor_types",
-    "values_read",
-]
-
 
 def functions_of(module: ir.Module) -> list[ir.Operation]:
     """Return the functions of a module that have a body."""
@@ -60,6 +42,21 @@ def functions_of(module: ir.Module) -> list[ir.Operation]:
         for op in module.body.operations
         if op.operation.name == "func.func" and len(op.operation.regions[0].blocks)
     ]
+
+
+def all_ops(module: ir.Module) -> list[ir.Operation]:
+    """Return all ops of a module, those within others too.
+
+    Errors must not leave a walk: what is done with the ops is done after it.
+    """
+    ops: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        ops.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return ops
 
 
 def pyc_ops(block: ir.Block) -> Iterator[ir.Operation]:
@@ -88,6 +85,13 @@ def made_by(value: ir.Value, *names: str) -> ir.Operation | None:
 def is_unused(op: ir.Operation) -> bool:
     """Return whether no other op reads a result of an op."""
     return not any(True for result in op.results for _ in result.uses)
+
+
+def only_user(value: ir.Value) -> ir.Operation | None:
+    """Return the op of one result in the same block that alone reads a value, once."""
+    users = [use.owner.operation for use in value.uses]
+    alone = len(users) == 1 and users[0].block == value.owner.operation.block
+    return users[0] if alone and len(users[0].results) == 1 else None
 
 
 def values_read(op: ir.Operation) -> list[ir.Value]:

@@ -14,7 +14,7 @@ IREE's code.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -174,10 +174,10 @@ def _sites(module: ir.Module, context: PassContext, names: Sequence[str]) -> Ite
     seen: Counter[str] = Counter()
     for function in functions_of(module):
         ids = OpIds(function, seen)
-        for op in (o.operation for o in function.regions[0].blocks[0].operations):
-            members = Members.of(op) if op.name.startswith("pyc.") else None
+        for members in Members.within(function):
+            op = members.whole
             # A kernel that somebody has attached is that somebody's choice.
-            if members is None or ATTRIBUTE in op.attributes:
+            if ATTRIBUTE in op.attributes:
                 continue
             work = members.work()
             if is_stored(work):
@@ -198,11 +198,9 @@ def _bytes_beside_constants(module: ir.Module) -> int:
         block = function.regions[0].blocks[0]
         last = block.operations[len(block.operations) - 1]
         outside += sum(map(_nbytes, (*block.arguments, *last.operands)))
-        for op in (o.operation for o in block.operations):
-            members = Members.of(op) if op.name.startswith("pyc.") else None
-            if members is not None:
-                read = [v for v in members.inputs if made_by(v, "constant") is None]
-                largest = max(largest, sum(map(_nbytes, (*read, op.result))))
+        for members in Members.within(function):
+            read = [v for v in members.inputs if made_by(v, "constant") is None]
+            largest = max(largest, sum(map(_nbytes, (*read, members.whole.result))))
     return outside + largest
 
 
@@ -223,60 +221,50 @@ def legal_offers(
     members: Members, work: Work, context: PassContext, families: Sequence[str]
 ) -> tuple[dict[str, Found], list[NotOffered]]:
     """Return the allowed kernels by name, and evidence of those that are not."""
-    found = _offers(work, context.target, families)
+    target = context.target
+    found: dict[str, Found] = {}
+    # Every kernel that a dispatch can bind, by its alternative's name.
+    for family in families if len(work.inputs) < MOST_BINDINGS else ():
+        for offer in FAMILIES[family].match(work, target):
+            name = f"{family}:{'+'.join(n.name for n in work.nodes[: offer.covers])}"
+            number = sum(n == name or n.startswith(f"{name}#") for n in found)
+            found[f"{name}#{number}" if number else name] = (family, offer)
     if context.kernels.detect_faults:
-        found = {name: _checked(*offer, context.target) for name, offer in found.items()}
+        # Kernels with checks of their own, where a dispatch can bind what they need.
+        for name, (other, made) in _others(found, CHECKED, lambda f, o: f.checked(o, target)):
+            found[name] = other, made
     elif (how := Approximation.read(members.ops[0])) is not None:
-        found |= dict(_approximated(found, how, context.target))
-    why = _against_indirect(context)
+        # Beside others, kernels that compute the same as far as `how` asks for.
+        approximated = _others(
+            found, APPROXIMATED, lambda f, o: f.approximated(o, target, how.way, how.allowed)
+        )
+        found |= {
+            name.replace(found[name][0], other, 1): (other, made)
+            for name, (other, made) in approximated
+        }
+    why = ""
+    if context.kernels.bounds_error:
+        why = "they add other numbers than the plain form, and the contract bounds the error"
+    elif context.mode == "memory_first" and not context.kernels.co_selected:
+        why = "their weights take more memory, and the mode is memory_first"
     left_out = [n for n, (_, o) in found.items() if why and o.indirect]
     offers = {n: f for n, f in found.items() if n not in left_out}
     return offers, [NotOffered(tuple(left_out), why)] if left_out else []
 
 
-def _offers(work: Work, target: Target, names: Sequence[str]) -> dict[str, Found]:
-    """Return every kernel that a dispatch can bind for the group, by its alternative's name."""
-    found: dict[str, Found] = {}
-    if len(work.inputs) >= MOST_BINDINGS:
-        return found
-    for family in names:
-        for offer in FAMILIES[family].match(work, target):
-            covered = "+".join(n.name for n in work.nodes[: offer.covers])
-            name = f"{family}:{covered}"
-            number = sum(n == name or n.startswith(f"{name}#") for n in found)
-            found[f"{name}#{number}" if number else name] = (family, offer)
-    return found
-
-
-def _checked(family: str, offer: KernelOffer, target: Target) -> Found:
-    """Return the offer with checks of its own, where a dispatch can bind what they need."""
-    other = CHECKED.get(family)
-    made = None if other is None else FAMILIES[other].checked(offer, target)
-    if other is None or made is None or len(made.knobs.kernel("k").operands) > MOST_BINDINGS:
-        return family, offer
-    return other, made
-
-
-def _approximated(
-    found: Mapping[str, Found], how: Approximation, target: Target
-) -> Iterator[tuple[str, Found]]:
-    """Yield the kernels that compute the same as some of `found` as far as `how` asks for."""
+def _others(
+    found: Mapping[str, Found],
+    families: Mapping[str, str],
+    make: Callable[[Any, KernelOffer], KernelOffer | None],
+) -> list[tuple[str, Found]]:
+    """Return by name what other families make of the offers of some, if a dispatch can bind it."""
+    others = []
     for name, (family, offer) in found.items():
-        other = APPROXIMATED.get(family)
-        if other is None:
-            continue
-        made = FAMILIES[other].approximated(offer, target, how.way, how.allowed)
-        if made is not None and len(made.knobs.kernel("k").operands) <= MOST_BINDINGS:
-            yield name.replace(family, other, 1), (other, made)
-
-
-def _against_indirect(context: PassContext) -> str:
-    """Return why kernels with other sums than an op's plain form are not offered, or ""."""
-    if context.kernels.bounds_error:
-        return "they add other numbers than the plain form, and the contract bounds the error"
-    if context.mode == "memory_first" and not context.kernels.co_selected:
-        return "their weights take more memory, and the mode is memory_first"
-    return ""
+        other = families.get(family)
+        made = None if other is None else make(FAMILIES[other], offer)
+        if other and made and len(made.knobs.kernel("k").operands) <= MOST_BINDINGS:
+            others.append((name, (other, made)))
+    return others
 
 
 def _choose(site: _KernelSite, context: PassContext, found: Prices, number: int) -> Found | None:
@@ -289,21 +277,16 @@ def _choose(site: _KernelSite, context: PassContext, found: Prices, number: int)
         return name in unasked, name != taken, paid, cost
 
     ranked = sorted(site.listed, key=rank)
-    evidence = (*site.evidence, *_larger_constants(site, found, number))
+    # The larger constants of what is preferred, and of quicker kernels given up for them.
+    ways = site.priced.ways
+    quicker = [n for n, way in ways.items() if way.seconds < ways[taken].seconds]
+    larger_ones = (_larger(site, found, number, name) for name in (taken, *quicker))
+    evidence = (*site.evidence, *(e for e in larger_ones if e is not None))
     chosen = context.choices.choose(site.site, ranked, evidence, site.variants).name
     if chosen != taken and (larger := _larger(site, found, number, chosen)) is not None:
         named = [e for e in evidence if getattr(e, "alternative", "") != chosen]
         context.choices.annotate(site.site, *named, larger)
     return site.variants.found(chosen)
-
-
-def _larger_constants(site: _KernelSite, found: Prices, number: int) -> Iterator[LargerConstant]:
-    """Yield the larger constants of what is preferred, and of quicker kernels given up for them."""
-    taken, ways = found.taken[number], site.priced.ways
-    quicker = [n for n, way in ways.items() if way.seconds < ways[taken].seconds]
-    for name in (taken, *quicker):
-        if (larger := _larger(site, found, number, name)) is not None:
-            yield larger
 
 
 def _larger(site: _KernelSite, found: Prices, number: int, name: str) -> LargerConstant | None:
@@ -363,7 +346,10 @@ class KernelVariants:
         if not settings:
             return None
         knobs = with_settings(offer.knobs, settings)
-        return family, replace(offer, knobs=knobs, cost=self._cost(family, offer, knobs))
+        # The family has set the cost of dynamic sizes.
+        is_fixed = not knobs.kernel("variant").sizes
+        cost = FAMILIES[family].cost(knobs, self.target, {}) if is_fixed else offer.cost
+        return family, replace(offer, knobs=knobs, cost=cost)
 
     def priced(self, name: str, offer: KernelOffer) -> Alternative:
         """Return an offer as an alternative, with the cost of what it leaves to IREE."""
@@ -374,15 +360,8 @@ class KernelVariants:
         family, offer = self.offers[name]
         return FAMILIES[family].space(offer, self.target)
 
-    def _cost(self, family: str, offer: KernelOffer, knobs: Any) -> Cost:
-        """Return the cost of other knobs; the offer's for dynamic sizes, which the family set."""
-        if knobs.kernel("variant").sizes:
-            return offer.cost
-        return FAMILIES[family].cost(knobs, self.target, {})
-
 
 def _iree_cost(work: Work, covers: int, target: Target) -> Cost:
-    """Return the cost of IREE's code for the ops from `covers` on, as one dispatch."""
     return CostModel(target).work(work, covers)
 
 
@@ -399,11 +378,8 @@ def predicted_seconds(
     modelled, known, seen = [], [], Counter[str]()
     for function in functions_of(module):
         ids = OpIds(function, seen) if rows else None
-        for op in (o.operation for o in function.regions[0].blocks[0].operations):
-            members = Members.of(op) if op.name.startswith("pyc.") else None
-            if members is None:
-                continue
-            row = None if ids is None else rows.get(ids[op])
+        for members in Members.within(function):
+            row = None if ids is None else rows.get(ids[members.whole])
             if row is None:
                 modelled.append(_seconds(members, core))
             else:

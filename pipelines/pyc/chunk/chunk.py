@@ -31,7 +31,6 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, create
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.opdef import Trait
-from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.driver.base import PassContext, Relation, option, require_target
@@ -56,6 +55,9 @@ from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 
+# On a clone: which part it computes, of how many.
+PART = "pyc.chunk"
+KEEP = "keep"
 # Attention is a product, a softmax and a product.
 HIDDEN_DISPATCHES = 3
 
@@ -117,16 +119,8 @@ SURE = 0.2
 
 
 @dataclass(frozen=True)
-class ChunkLimits:
-    """The limits of parts: their cost as a share of the region's time, and their number."""
-
-    slack: float
-    parts: int
-
-
-@dataclass(frozen=True)
 class Preference:
-    """The trade-off of a mode.
+    """The trade-off of a mode, and what a search may try.
 
     slack: added seconds that it accepts, as a share; 2% is below the model's resolution.
     most_parts: code is generated for each part, since slices are fused with their readers.
@@ -135,11 +129,6 @@ class Preference:
     slack: float
     most_parts: int = 4
     fastest_first: bool = False
-
-    @property
-    def limits(self) -> ChunkLimits:
-        """The limits that it accepts."""
-        return ChunkLimits(self.slack, self.most_parts)
 
 
 PREFERENCES: Mapping[str, Preference] = {
@@ -157,6 +146,11 @@ class ChunkOffer:
     cost: Cost
     nbytes: int
 
+    @property
+    def name(self) -> str:
+        """The name of the alternative."""
+        return KEEP if self.parts == 1 else f"split:{self.parts}"
+
 
 @dataclass(frozen=True)
 class ChunkRegion:
@@ -173,7 +167,8 @@ def plan(graph: ChunkGraph, target: Target, mode: str) -> tuple[ChunkRegion, ...
     freedom of the mode and with less of it, and what needs least in the end is taken.
     """
     preferred = PREFERENCES[mode]
-    limits = dict.fromkeys(p.limits for p in PREFERENCES.values() if p.slack <= preferred.slack)
+    allowed = [p for p in PREFERENCES.values() if p.slack <= preferred.slack]
+    limits = dict.fromkeys(replace(p, fastest_first=False) for p in allowed)
     searches = [(most, widens) for most in limits for widens in (False, True)]
     predicted = cache(lambda region, parts: seconds(graph, region, parts, target))
     # What kernels by minimal filtering take as scratch memory, unknown here: their tiles and sums.
@@ -196,7 +191,7 @@ class _Planner:
     graph: ChunkGraph
     predicted: Callable[[Region, int], float]
     preference: Preference
-    limits: ChunkLimits
+    limits: Preference
     widens: bool
     scratch: int = 0
     chosen: dict[Region, int] = field(default_factory=dict)
@@ -208,8 +203,7 @@ class _Planner:
         needs = self.graph.needs({})
         while lowered := self._next(needs):
             needs = lowered
-        accepted = self.preference.limits
-        self.chosen = {region: self._most(region, accepted) for region in self.chosen}
+        self.chosen = {region: self._most(region, self.preference) for region in self.chosen}
         needs = self.graph.needs(self.chosen)
         floor = max((need.nbytes for need in needs), default=0)
         candidates = tuple(
@@ -315,25 +309,19 @@ class _Planner:
     def _weight(self, i: int) -> int:
         return self.graph.nodes[i].nbytes + self.graph.nodes[i].hidden
 
-    def _most(self, region: Region, limits: ChunkLimits) -> int:
+    def _most(self, region: Region, limits: Preference) -> int:
         """Return the most parts that are fast enough; 1 if none are."""
         longest = self.predicted(region, 1) * (1 + limits.slack)
-        counts = _counts(region, limits.parts)
+        counts = _counts(region, limits.most_parts)
         return max((n for n in counts if self.predicted(region, n) <= longest), default=1)
 
 
 def _counts(region: Region, most: int) -> list[int]:
-    """Return the numbers of equal parts that are offered."""
     return [n for n in PARTS if region.size % n == 0 and n <= most]
 
 
 def _falling(needs: list[ItemMemory]) -> list[int]:
     return sorted((need.nbytes for need in needs), reverse=True)
-
-
-# On a clone: which part it computes, of how many.
-PART = "pyc.chunk"
-KEEP = "keep"
 
 
 @dataclass(frozen=True)
@@ -365,18 +353,17 @@ class Chunk:
             graph = ChunkGraph(function, reads_parts(replace(context, target=target)))
             candidates = plan(graph, target, mode)
             ids = OpIds(function, seen) if candidates else None
-            evidence = Note(f"mode {mode}")
             chosen = [
-                (c.region, self._choose(graph, c, ids, context.choices, evidence))
+                (c.region, self._choose(graph, c, ids, context.choices, Note(f"mode {mode}")))
                 for c in candidates
                 if ids
             ]
             for region, parts in chosen:
+                counts["regions"] += 1
                 if parts > 1:
                     apply(graph, region, parts)
-            counts["regions"] += len(chosen)
-            counts["in parts"] += sum(parts > 1 for _, parts in chosen)
-            counts["parts"] += sum(parts for _, parts in chosen if parts > 1)
+                    counts["in parts"] += 1
+                    counts["parts"] += parts
         return counts
 
     def _choose(
@@ -385,102 +372,73 @@ class Chunk:
         """Return the number of parts: 1 to keep the region as it is."""
         op = graph.ops[found.region.end]
         site = Site(self.name, ids[op], str(op.location), ids.by_type[op])
-        offers = {_name(o): o for o in found.offers}
+        offers = {o.name: o for o in found.offers}
         whole = offers[KEEP]
-        alternatives = [
-            Alternative(name, o.cost, _reason(graph, found.region, o, whole))
-            for name, o in offers.items()
-        ]
+        alternatives = []
+        rounds = "; rows of products, whose sums may be rounded otherwise"
+        for name, offer in offers.items():
+            each = found.region.size // offer.parts
+            reason = f"{whole.nbytes} -> {offer.nbytes} bytes here, {each} at a time"
+            if offer.parts == 1:
+                reason = f"{whole.nbytes} bytes here"
+            elif cuts_products(graph, found.region):
+                reason += rounds
+            alternatives.append(Alternative(name, offer.cost, reason))
         ops = "+".join(graph.name(i) for i in found.region.ops)
         grounds = (evidence, Note(f"region {ops}"))
         return offers[choices.choose(site, alternatives, grounds).name].parts
 
 
-def _name(offer: ChunkOffer) -> str:
-    return KEEP if offer.parts == 1 else f"split:{offer.parts}"
-
-
-def _reason(graph: ChunkGraph, region: Region, offer: ChunkOffer, whole: ChunkOffer) -> str:
-    """Return the bytes needed there, and where results need not be the same bits."""
-    if offer.parts == 1:
-        return f"{whole.nbytes} bytes here"
-    text = f"{whole.nbytes} -> {offer.nbytes} bytes here, {region.size // offer.parts} at a time"
-    if cuts_products(graph, region):
-        text += "; rows of products, whose sums may be rounded otherwise"
-    return text
-
-
 def apply(graph: ChunkGraph, region: Region, parts: int) -> None:
     """Replace a region by its parts, at the place of its last op."""
-    end = graph.ops[region.end]
-    cloner = _Cloner(graph, region, parts)
+    end, b, axis = graph.ops[region.end], IRBuilder(), region.dims[-1]
     with ir.InsertionPoint(end):
-        made = [cloner.part(number) for number in range(parts)]
+        values = [_part(graph, region, parts, number) for number in range(parts)]
         with end.location:
-            joined = _joined(made, region.dims[-1])
-    end.result.replace_all_uses_with(joined)
+            # A balanced tree of concats: parts are joined before the last one is computed.
+            while len(values) > 1:
+                pairs = [values[i : i + 2] for i in range(0, len(values), 2)]
+                values = [b.concat(*p, axis=axis) if len(p) == 2 else p[0] for p in pairs]
+    end.result.replace_all_uses_with(values[0])
     for i in reversed(region.ops):
         graph.ops[i].erase()
 
 
-def _joined(values: list[ir.Value], axis: int) -> ir.Value:
-    """Return a balanced tree of concats: parts are joined before the last one is computed."""
-    builder = IRBuilder()
-    while len(values) > 1:
-        pairs = [values[i : i + 2] for i in range(0, len(values), 2)]
-        values = [builder.concat(*p, axis=axis) if len(p) == 2 else p[0] for p in pairs]
-    return values[0]
+def _part(graph: ChunkGraph, region: Region, parts: int, number: int) -> ir.Value:
+    """Return clones of all ops of the region, on what they need for part `number`."""
+    needed = rows_of(graph, region, parts, number)
+    # What is there of a value along a dimension, and parts of it.
+    whole: dict[tuple[ir.Value, int | None], tuple[ir.Value, Rows]] = {}
+    values: dict[tuple[ir.Value, int | None, Rows], ir.Value] = {}
+    made = None
+    for i, dim in zip(region.ops, region.dims, strict=True):
+        op, call, rows = graph.ops[i], graph.call(i), needed[i]
+        wanted = operand_rows(call, dim, rows)
+        operands = []
+        with op.location:
+            for operand, at in zip(op.operands, graph.along(i, dim), strict=True):
+                key = (operand, at, wanted)
+                if key not in values:
+                    value, held = whole.get((operand, at), (operand, None))
+                    is_there = at is None or held == wanted
+                    values[key] = value if is_there else _rows(value, held, at or 0, wanted)
+                operands.append(values[key])
+            shape = tuple(
+                rows[1] - rows[0] if d == dim else n for d, n in enumerate(call.out.shape)
+            )
+            out = call.out.with_shape(shape)
+            made = create(call.definition, operands, part_params(call, dim, out, rows), out)
+        made.owner.operation.attributes[PART] = ir.StringAttr.get(f"{number}/{parts}")
+        whole[op.result, dim] = (made, rows)
+    assert made is not None
+    return made
 
 
-class _Cloner:
-    """Makes the parts of one region, one after another."""
-
-    def __init__(self, graph: ChunkGraph, region: Region, parts: int) -> None:
-        self.graph, self.region, self.parts = graph, region, parts
-        self.builder = IRBuilder()
-
-    def part(self, number: int) -> ir.Value:
-        """Return clones of all ops of the region, on what they need for part `number`."""
-        needed = rows_of(self.graph, self.region, self.parts, number)
-        # What is there of a value along a dimension, and parts of it.
-        whole: dict[tuple[ir.Value, int | None], tuple[ir.Value, Rows]] = {}
-        values: dict[tuple[ir.Value, int | None, Rows], ir.Value] = {}
-        made = None
-        for i, dim in zip(self.region.ops, self.region.dims, strict=True):
-            op, rows = self.graph.ops[i], needed[i]
-            wanted = operand_rows(self.graph.call(i), dim, rows)
-            operands = []
-            with op.location:
-                for operand, at in zip(op.operands, self.graph.along(i, dim), strict=True):
-                    key = (operand, at, wanted)
-                    if key not in values:
-                        held = whole.get((operand, at), (operand, None))
-                        values[key] = self._slice(*held, at, wanted)
-                    operands.append(values[key])
-                made = self._clone(i, dim, operands, rows, number)
-            whole[op.result, dim] = (made, rows)
-        assert made is not None
-        return made
-
-    def _slice(self, value: ir.Value, held: Rows | None, at: int | None, rows: Rows) -> ir.Value:
-        """Return rows of a value, of which `held` are there (None: all); or the value whole."""
-        if at is None or held == rows:
-            return value
-        shape = self.builder.type_of(value).shape
-        first = held[0] if held else 0
-        starts, stops = [0] * len(shape), list(shape)
-        starts[at], stops[at] = rows[0] - first, rows[1] - first
-        bounds = {"starts": tuple(starts), "stops": tuple(stops), "steps": (1,) * len(shape)}
-        return self.builder.slice(value, **bounds)
-
-    def _clone(
-        self, i: int, dim: int, operands: list[ir.Value], rows: Rows, number: int
-    ) -> ir.Value:
-        call = self.graph.call(i)
-        shape = list(call.out.shape)
-        shape[dim] = rows[1] - rows[0]
-        out = TensorType(tuple(shape), call.out.dtype)
-        made = create(call.definition, operands, part_params(call, dim, out, rows), out)
-        attributes = made.owner.operation.attributes
-        attributes[PART] = ir.StringAttr.get(f"{number}/{self.parts}")
-        return made
+def _rows(value: ir.Value, held: Rows | None, at: int, rows: Rows) -> ir.Value:
+    """Return rows of a value, of which `held` are there (None: all)."""
+    b = IRBuilder()
+    shape = b.type_of(value).shape
+    first = held[0] if held else 0
+    starts, stops = [0] * len(shape), list(shape)
+    starts[at], stops[at] = rows[0] - first, rows[1] - first
+    return b.slice(value, starts=tuple(starts), stops=tuple(stops), steps=(1,) * len(shape))

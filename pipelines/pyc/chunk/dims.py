@@ -6,8 +6,8 @@ the operands. Windows need some rows around (`operand_rows`): parts overlap ther
 et al., Fused-Layer CNN Accelerators, 2016).
 Comes in: an op by definition, types and parameters, and a dimension of its result.
 Goes out: for each operand a dimension or None (whole); None instead of the tuple where the
-dimension does not run through. A family is entered by `@runs("name")`, elementwise ops and
-reductions by their trait. What is not entered blocks.
+dimension does not run through. Ops are entered in `RULES`, elementwise ops and reductions by their
+trait. What is not entered blocks.
 """
 
 from collections.abc import Callable
@@ -46,22 +46,7 @@ class OpCall:
         return tuple(_window_of(self, dim) for dim in range(self.out.rank))
 
 
-Rule = Callable[[OpCall, int], Dims | None]
-RULES: dict[str, Rule] = {}
-
-
-def runs(*names: str) -> Callable[[Rule], Rule]:
-    """Enter a rule for ops by name."""
-
-    def enter(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, rule))
-        return rule
-
-    return enter
-
-
 def _operand_dims(call: OpCall, dim: int) -> Dims | None:
-    """Return the dimension of each operand that dimension `dim` of the result runs along."""
     if call.definition.has(Trait.ELEMENTWISE):
         return tuple(_aligned(x, call.out, dim) for x in call.inputs)
     if call.definition.has(Trait.REDUCES):
@@ -122,7 +107,6 @@ def operand_rows(call: OpCall, dim: int, rows: Rows) -> Rows:
 
 
 def _sides(call: OpCall) -> tuple[int, int]:
-    """Return the dimensions of rows and columns of images."""
     return (1, 2) if call.params["layout"] == "NHWC" else (2, 3)
 
 
@@ -147,7 +131,6 @@ def _aligned(x: TensorType, out: TensorType, dim: int) -> int | None:
     return None if at < 0 or (x.shape[at] == 1 and out.shape[dim] != 1) else at
 
 
-@runs("matmul")
 def _matmul(call: OpCall, dim: int) -> Dims | None:
     """Return batch entries of both, rows of lhs, columns of rhs."""
     lhs, rhs = call.inputs
@@ -160,7 +143,6 @@ def _matmul(call: OpCall, dim: int) -> Dims | None:
     return tuple(_aligned(x, call.out, dim) for x in call.inputs)
 
 
-@runs("attention")
 def _attention(call: OpCall, dim: int) -> Dims | None:
     """Return batch and heads of all; query rows unless they are masked by their index.
 
@@ -176,36 +158,6 @@ def _attention(call: OpCall, dim: int) -> Dims | None:
     return (query.rank - 2, None, None, *rows)
 
 
-@runs("softmax", "log_softmax", "concat")
-def _beside_axis(call: OpCall, dim: int) -> Dims | None:
-    along = dim == call.params["axis"] % call.out.rank
-    return None if along else (dim,) * len(call.inputs)
-
-
-@runs("layernorm", "rmsnorm")
-def _norm(call: OpCall, dim: int) -> Dims | None:
-    """Return the dimensions before those that are normalized."""
-    before = dim < call.params["axis"] % call.out.rank
-    return (dim, *(None for _ in call.inputs[1:])) if before else None
-
-
-@runs("batchnorm")
-def _batchnorm(call: OpCall, dim: int) -> Dims | None:
-    along = dim == call.params["axis"] % call.out.rank
-    return (dim, *(0 if along else None for _ in call.inputs[1:]))
-
-
-@runs("conv2d")
-def _conv2d(call: OpCall, dim: int) -> Dims | None:
-    """Return images, and rows or columns of them."""
-    return (dim, None) if dim == 0 or _slides(call, dim) else None
-
-
-@runs("max_pool2d", "avg_pool2d")
-def _pool(call: OpCall, dim: int) -> Dims | None:
-    return (dim,) if dim not in _sides(call) or _slides(call, dim) else None
-
-
 def _slides(call: OpCall, dim: int) -> bool:
     """Return whether a window slides along `dim`, and meets the image wherever it is."""
     window = call.windows[dim]
@@ -215,18 +167,6 @@ def _slides(call: OpCall, dim: int) -> bool:
     return window.low < window.reach and window.bounds((outputs - 1, outputs))[0] < window.size
 
 
-@runs("resize")
-def _resize(call: OpCall, dim: int) -> Dims | None:
-    channels = 1 if call.params["layout"] == "NCHW" else 3
-    return (dim,) if dim in (0, channels) else None
-
-
-@runs("transpose")
-def _transpose(call: OpCall, dim: int) -> Dims | None:
-    return (call.params["permutation"][dim],)
-
-
-@runs("reshape")
 def _reshape(call: OpCall, dim: int) -> Dims | None:
     """Return a dimension that is neither merged nor split: as many elements stand before it."""
     (x,), out = call.inputs, call.out
@@ -237,13 +177,6 @@ def _reshape(call: OpCall, dim: int) -> Dims | None:
     return None
 
 
-@runs("broadcast_to")
-def _broadcast_to(call: OpCall, dim: int) -> Dims | None:
-    """Broadcast without `like`, which only serves dynamic sizes."""
-    return (_aligned(call.inputs[0], call.out, dim),) if len(call.inputs) == 1 else None
-
-
-@runs("slice")
 def _slice(call: OpCall, dim: int) -> Dims | None:
     """Return a dimension that is taken whole and in order."""
     size = call.inputs[0].shape[dim]
@@ -252,12 +185,6 @@ def _slice(call: OpCall, dim: int) -> Dims | None:
     return (dim,) if range(size)[python_slice(*bounds)] == range(size) else None
 
 
-@runs("pad")
-def _pad(call: OpCall, dim: int) -> Dims | None:
-    return None if call.params["low"][dim] or call.params["high"][dim] else (dim,)
-
-
-@runs("gather")
 def _gather(call: OpCall, dim: int) -> Dims | None:
     """Return dimensions of the indices, and those of x but the one that is indexed."""
     x, indices = call.inputs
@@ -266,6 +193,50 @@ def _gather(call: OpCall, dim: int) -> Dims | None:
         return (dim, None)
     within = dim - axis
     return (None, within) if within < indices.rank else (within - indices.rank + axis + 1, None)
+
+
+def _axis(call: OpCall) -> int:
+    return call.params["axis"] % call.out.rank
+
+
+def _when(holds: bool, *dims: int | None) -> Dims | None:
+    return dims if holds else None
+
+
+Rule = Callable[[OpCall, int], Dims | None]
+RULES: dict[str, Rule] = {
+    "matmul": _matmul,
+    "attention": _attention,
+    "reshape": _reshape,
+    "slice": _slice,
+    "gather": _gather,
+    "transpose": lambda call, dim: (call.params["permutation"][dim],),
+    "pad": lambda call, dim: _when(call.params["low"][dim] == call.params["high"][dim] == 0, dim),
+    # Without `like`, which only serves dynamic sizes.
+    "broadcast_to": lambda call, dim: _when(
+        len(call.inputs) == 1, _aligned(call.inputs[0], call.out, dim)
+    ),
+    **dict.fromkeys(
+        ("softmax", "log_softmax", "concat"),
+        lambda call, dim: _when(dim != _axis(call), *(dim for _ in call.inputs)),
+    ),
+    # The dimensions before those that are normalized.
+    **dict.fromkeys(
+        ("layernorm", "rmsnorm"),
+        lambda call, dim: _when(dim < _axis(call), dim, *(None for _ in call.inputs[1:])),
+    ),
+    "batchnorm": lambda call, dim: (
+        dim,
+        *(0 if dim == _axis(call) else None for _ in call.inputs[1:]),
+    ),
+    # Images, and rows or columns of them.
+    "conv2d": lambda call, dim: _when(dim == 0 or _slides(call, dim), dim, None),
+    **dict.fromkeys(
+        ("max_pool2d", "avg_pool2d"),
+        lambda call, dim: _when(dim not in _sides(call) or _slides(call, dim), dim),
+    ),
+    "resize": lambda call, dim: _when(dim not in _sides(call), dim),
+}
 
 
 def hidden_bytes(call: OpCall) -> int:

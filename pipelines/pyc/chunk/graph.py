@@ -11,7 +11,7 @@ belongs to the closure if all that use it do and ask for the same dimension of i
 anywhere is closed too, so that each cut in front of the op in question is a region of its own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +19,6 @@ from math import ceil, prod
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.opdef import Trait
-from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.pyc.chunk.dims import (
     Dims,
     OpCall,
@@ -87,7 +86,14 @@ class ChunkGraph(BlockGraph):
         self.nodes = [self._node(i, i in returned) for i in range(len(self.ops))]
         self.unstored: frozenset[int] = frozenset()
         if joins:
-            self._read_parts()
+            later = {i for i in range(len(self.ops)) if self._is_joined_later(i)}
+            self.unstored = unstored = Channels.of(self).unstored | later
+            # Their readers read their operands instead.
+            for i, node in enumerate(self.nodes):
+                behind = [p for r in node.reads if r in unstored for p in self.nodes[r].reads]
+                reads = tuple(dict.fromkeys([*node.reads, *behind]))
+                nbytes = 0 if i in unstored else node.nbytes
+                self.nodes[i] = replace(node, reads=reads, nbytes=nbytes)
         self.users = [[] for _ in self.ops]
         for i, node in enumerate(self.nodes):
             for read in node.reads:
@@ -96,24 +102,23 @@ class ChunkGraph(BlockGraph):
         for i, node in enumerate(self.nodes):
             if self.has(i, Trait.VIEW) and node.reads:
                 self.storage[i] = self.storage[node.reads[0]]
-        self._viewed_result(returned)
+        # What is returned under another shape is a result too.
+        for i in {self.storage[i] for i in returned}:
+            self.nodes[i] = replace(self.nodes[i], nbytes=0)
 
     def _node(self, i: int, is_result: bool) -> ChunkNode:
-        end = self.makes[i] + len(self.ops[i].results)
+        definition, at = self.definitions[i], self.makes[i]
+        call = None
+        # What computes from nothing, and no pyc ops, do not run in parts.
+        if definition is not None and self.operands[i]:
+            inputs = tuple(map(self.type, self.operands[i]))
+            call = OpCall(definition, inputs, self.type(at), self.params(i))
         # What is no tensor lies in a register of the host.
-        made = [t.nbytes for t in self.types[self.makes[i] : end] if t is not None]
+        made = [t.nbytes for t in self.types[at : at + len(self.ops[i].results)] if t is not None]
         free = self.name(i) == "constant" or is_result
         operands = tuple(self.makers[n] for n in self.operands[i])
         reads = tuple(dict.fromkeys(self.producers[i]))
-        return ChunkNode(self._call(i), operands, reads, 0 if free else sum(made))
-
-    def _call(self, i: int) -> OpCall | None:
-        """Return the op as data; None for what is no pyc op and for what computes from nothing."""
-        definition = self.definitions[i]
-        if definition is None or not self.operands[i]:
-            return None
-        inputs = tuple(map(self.type, self.operands[i]))
-        return OpCall(definition, inputs, self.type(self.makes[i]), self.params(i))
+        return ChunkNode(call, operands, reads, 0 if free else sum(made))
 
     def call(self, i: int) -> OpCall:
         """Return op `i` as data; it must be one that may run in parts."""
@@ -127,16 +132,6 @@ class ChunkGraph(BlockGraph):
         assert found is not None, "only ops that run in parts are asked"
         return found
 
-    def _read_parts(self) -> None:
-        """Give unstored values no bytes; their readers read their operands instead."""
-        unstored = Channels.of(self).unstored
-        unstored |= {i for i in range(len(self.ops)) if self._is_joined_later(i)}
-        self.unstored = unstored
-        for i, node in enumerate(self.nodes):
-            behind = [p for r in node.reads if r in unstored for p in self.nodes[r].reads]
-            reads = tuple(dict.fromkeys([*node.reads, *behind]))
-            self.nodes[i] = replace(node, reads=reads, nbytes=0 if i in unstored else node.nbytes)
-
     def _is_joined_later(self, i: int) -> bool:
         """Return whether a concatenation is part of others, and of one elementwise op, at most.
 
@@ -148,12 +143,6 @@ class ChunkGraph(BlockGraph):
         others = [u for u in users if self.name(u) != "concat" or self.axis(u) != self.axis(i)]
         return len(others) <= 1 and all(self.has(u, Trait.ELEMENTWISE) for u in others)
 
-    def _viewed_result(self, returned: set[int]) -> None:
-        """Take what is returned under another shape for a result too."""
-        for i in {self.storage[i] for i in returned}:
-            node = self.nodes[i]
-            self.nodes[i] = ChunkNode(node.call, node.operands, node.reads, 0)
-
     def needs(self, parts: Mapping[Region, int]) -> list["ItemMemory"]:
         """Return the bytes for every item, regions running in that many parts; in program order."""
         inside = {i: region for region in parts for i in region.ops}
@@ -163,20 +152,22 @@ class ChunkGraph(BlockGraph):
         place |= {i: place[region.end] for i, region in inside.items()}
         melted = self._melted(inside)
         place |= {i: place[into] for i, into in melted.items()}
-        last = self._last_uses(place, melted)
+        # By storage that takes scratch, the place of the last item that reads it.
+        last: dict[int, int] = {}
+        for i, storage in enumerate(self.storage):
+            if self.nodes[storage].nbytes and storage not in melted:
+                uses = [place[i], *(place[u] for u in self.users[i])]
+                last[storage] = max([last.get(storage, 0), *uses])
         starts: list[list[int]] = [[] for _ in items]
         for storage in last:
             if storage in ends or storage not in inside:
                 starts[place[storage]].append(storage)
-        live: dict[int, int] = {}
+        lives = enumerate(_lives(starts, last, lambda s: self.nodes[s].nbytes))
         found = []
-        for at, (i, region) in enumerate(items):
-            live.update({s: self.nodes[s].nbytes for s in starts[at]})
+        for (i, region), (at, live) in zip(items, lives, strict=True):
             extra = self.nodes[i].hidden if region is None else region.inside_of(parts[region])
             taken = self._taken_over(i, last, at) if region is None else 0
             found.append(ItemMemory(i, region, sum(live.values()) + extra - taken, tuple(live)))
-            for storage in [s for s in live if last[s] <= at]:
-                del live[storage]
         return found
 
     def _melted(self, inside: Mapping[int, Region]) -> dict[int, int]:
@@ -209,16 +200,6 @@ class ChunkGraph(BlockGraph):
 
         return [reader(i) for i in range(len(self.ops))]
 
-    def _last_uses(self, place: Mapping[int, int], melted: Mapping[int, int]) -> dict[int, int]:
-        """Return, by storage that takes scratch, the place of the last item that reads it."""
-        last: dict[int, int] = {}
-        for i in range(len(self.ops)):
-            storage = self.storage[i]
-            if self.nodes[storage].nbytes and storage not in melted:
-                ends = [place[i], *(place[u] for u in self.users[i])]
-                last[storage] = max([last.get(storage, 0), *ends])
-        return last
-
     def _taken_over(self, i: int, last: Mapping[int, int], at: int) -> int:
         node = self.nodes[i]
         dying = {self.storage[r] for r in node.reads if last.get(self.storage[r]) == at}
@@ -235,23 +216,30 @@ class ChunkGraph(BlockGraph):
             share = 1.0 if shares is None else shares[i]
             return ceil(share * self.nodes[i].nbytes)
 
-        members, end = set(ops), ops[-1]
-        last: dict[int, int] = {}
-        for i in ops:
-            for read in self.nodes[i].reads:
-                if read in members:
-                    last[self.storage[read]] = i
-        live: dict[int, int] = {}
+        end, place = ops[-1], {i: at for at, i in enumerate(ops)}
+        last = {i: place[i] for i in ops if i != end and self.storage[i] == i}
+        for at, i in enumerate(ops):
+            read = {self.storage[r] for r in self.nodes[i].reads if r in place}
+            last.update(dict.fromkeys(read.intersection(last), at))
+        starts = [[i] if i in last else [] for i in ops]
         most = 0
-        for i in ops:
-            if i != end and self.storage[i] == i:
-                live[i] = nbytes(i)
-            taken = self._taken_over(i, {s: s_end for s, s_end in last.items() if s in live}, i)
-            own = nbytes(i) if taken and i != end else 0
-            most = max(most, sum(live.values()) + self.nodes[i].hidden - own)
-            for storage in [s for s in live if last.get(s, i) <= i]:
-                del live[storage]
+        for i, live in zip(ops, _lives(starts, last, nbytes), strict=True):
+            taken = i != end and self._taken_over(i, last, place[i]) > 0
+            overwritten = nbytes(i) if taken else 0
+            most = max(most, sum(live.values()) + self.nodes[i].hidden - overwritten)
         return most
+
+
+def _lives(
+    starts: Sequence[Sequence[int]], last: Mapping[int, int], nbytes: Callable[[int], int]
+) -> Iterator[Mapping[int, int]]:
+    """Yield the bytes of each value that is live at an item, from its start to its last use."""
+    live: dict[int, int] = {}
+    for at, begun in enumerate(starts):
+        live.update({storage: nbytes(storage) for storage in begun})
+        yield live
+        for storage in [s for s in live if last[s] <= at]:
+            del live[storage]
 
 
 @dataclass(frozen=True)
@@ -284,8 +272,11 @@ RESULT_SHARE = 0.5
 def regions(graph: ChunkGraph, op: int, end: int, taken: AbstractSet[int]) -> Iterator[Region]:
     """Yield the regions from `end` back to `op` or further, cut along the outermost dimension."""
     call = graph.nodes[end].call
-    dim = None if call is None else _outermost(call.out)
-    if call is None or dim is None or call.dims[dim] is None:
+    if call is None:
+        return
+    # Parts along the first dimension above 1 lie in one piece.
+    dim = next((i for i, d in enumerate(call.out.shape) if d is not None and d > 1), None)
+    if dim is None or call.dims[dim] is None:
         return
     dims = _closure(graph, end, dim, taken)
     if op not in dims or (op == end and not graph.nodes[op].hidden):
@@ -304,7 +295,11 @@ def regions(graph: ChunkGraph, op: int, end: int, taken: AbstractSet[int]) -> It
         largest = max(graph.nodes[i].nbytes * (i != end) + graph.nodes[i].hidden for i in ops)
         if call.out.nbytes <= RESULT_SHARE * largest:
             region = Region(ops, tuple(dims[i] for i in ops), size, inside)
-            yield replace(region, halos=_halos(graph, region))
+            if has_windows(graph, region):
+                counts = [n for n in PARTS if size % n == 0]
+                kept = ((n, graph.inside(ops, shares(graph, region, n))) for n in counts)
+                region = replace(region, halos=tuple(kept))
+            yield region
 
 
 def rows_of(graph: ChunkGraph, region: Region, parts: int, number: int) -> dict[int, Rows]:
@@ -337,19 +332,6 @@ def shares(graph: ChunkGraph, region: Region, parts: int) -> dict[int, float]:
         i: max(rows[i][1] - rows[i][0] for rows in every) / (graph.call(i).out.shape[dim] or 1)
         for i, dim in zip(region.ops, region.dims, strict=True)
     }
-
-
-def _halos(graph: ChunkGraph, region: Region) -> tuple[tuple[int, int], ...]:
-    """Return, by number of parts, the bytes that they keep inside, where they overlap."""
-    if not has_windows(graph, region):
-        return ()
-    counts = [n for n in PARTS if region.size % n == 0]
-    return tuple((n, graph.inside(region.ops, shares(graph, region, n))) for n in counts)
-
-
-def _outermost(out: TensorType) -> int | None:
-    """Return the first dimension above 1: parts along it lie in one piece."""
-    return next((i for i, d in enumerate(out.shape) if d is not None and d > 1), None)
 
 
 def _closure(graph: ChunkGraph, end: int, dim: int, taken: AbstractSet[int]) -> dict[int, int]:

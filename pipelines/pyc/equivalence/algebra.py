@@ -1,7 +1,7 @@
-"""The meaning of constants, and three algebras for the elements of tensors.
+"""The meaning of constants, and two algebras for the elements of tensors.
 
-`SameOperations` keeps every operation and knows only that sums and products commute: programs with
-equal terms round alike. `RealAlgebra` multiplies out, makes divisions products with inverses, drops
+`SameOperations` (terms.py) knows only that sums and products commute: programs with equal terms
+round alike. `RealAlgebra` multiplies out, makes divisions products with inverses, drops
 conversions between floats and pulls out of sums what does not vary: programs with equal terms
 compute the same function of real numbers, by roundings of their own. It serves recognition: its
 constants are those that a model likely means, and it leaves guards away. `ProofAlgebra` leaves
@@ -19,7 +19,15 @@ import numpy as np
 from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float, is_integer
 from pyc_mlir.pipelines.pyc.equivalence.nodes import TermNode
-from pyc_mlir.pipelines.pyc.equivalence.terms import Atom, Place, Poly, Product, TermReader, Terms
+from pyc_mlir.pipelines.pyc.equivalence.terms import (
+    Atom,
+    Place,
+    Poly,
+    Product,
+    SameOperations,
+    Terms,
+    ordered_parts,
+)
 
 _ROOT = math.sqrt(2 / math.pi)
 # Constants of activations: a model has them rounded, to its element type or to few digits.
@@ -58,7 +66,12 @@ def nearest_root(value: float, dtype: np.dtype) -> tuple[Fraction, int] | None:
         if Fraction(1, _MOST_NUMERATOR) < power < _MOST_NUMERATOR:
             found = power.limit_denominator(_MOST_DENOMINATOR)
             if found and _rounds(found, degree, exact, dtype):
-                return _reduced(found, degree)
+                while degree > 1:  # the same root with the least degree
+                    root = Fraction(isqrt(found.numerator), isqrt(found.denominator))
+                    if root * root != found:
+                        break
+                    found, degree = root, degree // 2
+                return found, degree
     decimal = Fraction(f"{abs(value):.{_DIGITS - 1}e}")
     return (decimal, 1) if _rounds(decimal, 1, exact, dtype) else _inverse(exact, dtype)
 
@@ -86,16 +99,6 @@ def _rounds(number: Fraction, degree: int, exact: Fraction, dtype: np.dtype) -> 
     return (exact - below) ** degree < number < (exact + half) ** degree
 
 
-def _reduced(number: Fraction, degree: int) -> tuple[Fraction, int]:
-    """Return the same root with the least degree."""
-    while degree > 1:
-        top, bottom = isqrt(number.numerator), isqrt(number.denominator)
-        if top * top != number.numerator or bottom * bottom != number.denominator:
-            break
-        number, degree = Fraction(top, bottom), degree // 2
-    return number, degree
-
-
 @cache
 def likely(value: float, dtype: np.dtype) -> float:
     """Return the number that a model most likely means by a constant of an element type.
@@ -116,7 +119,10 @@ def likely(value: float, dtype: np.dtype) -> float:
     if eps and exact.numerator < 1 << _SHORT:
         return value
     if eps and (read := _inverse(exact, dtype) or nearest_root(value, dtype)) is not None:
-        return math.copysign(_root_of(*read), value)
+        number, degree = read
+        while degree > 1:  # by digits enough for the nearest f64
+            number, degree = Fraction(isqrt(int(number * 4**128)), 2**128), degree // 2
+        return math.copysign(float(number), value)
     n = 0 if eps or abs(value) <= 1e-6 else round(1 / value)
     few = abs(n) * 2.0 ** (-9 if dtype == DTYPES["bf16"] else -12) < 1 / 8
     if n and few and _rounded(1 / n, dtype) == value:
@@ -127,13 +133,6 @@ def likely(value: float, dtype: np.dtype) -> float:
 
 def _rounded(value: float, dtype: np.dtype) -> float:
     return float(np.array(value).astype(dtype))
-
-
-def _root_of(number: Fraction, degree: int) -> float:
-    """Return a root as the nearest f64."""
-    while degree > 1:
-        number, degree = Fraction(isqrt(int(number * 4**128)), 2**128), degree // 2
-    return float(number)
 
 
 def triangle(node: TermNode) -> int | None:
@@ -149,31 +148,7 @@ def triangle(node: TermNode) -> int | None:
     return k if np.array_equal(matrix, np.tri(rows, columns, k, dtype=bool)) else None
 
 
-class SameOperations(TermReader):
-    """The same operations on the same operands, but for the order of sums and products."""
-
-    def apply(self, node: TermNode, parts: Sequence[Poly]) -> Poly:
-        """Return the op itself; a product with 1 is no op."""
-        one = self.terms.constant(1.0)
-        if node.name == "mul" and one in parts:
-            return parts[0] if parts[1] == one else parts[1]
-        kept = tuple((k, str(v)) for k, v in sorted(node.params.items()))
-        return self.terms.atom("op", node.name, kept, parts=_ordered(node, parts))
-
-    def reduce(self, head: str, variables: Mapping[Hashable, Hashable], body: Poly) -> Poly:
-        """Return the op itself."""
-        return self.terms.bind(head, variables, body)
-
-    def multiply(self, a: Poly, b: Poly) -> Poly:
-        """Return the op itself."""
-        return self.terms.atom("op", "mul", (), parts=sorted((a, b)))
-
-
-def _ordered(node: TermNode, parts: Sequence[Poly]) -> Sequence[Poly]:
-    return sorted(parts) if node.has(Trait.COMMUTATIVE) else parts
-
-
-class RealAlgebra(TermReader):
+class RealAlgebra(SameOperations):
     """The same function of real numbers.
 
     `guards` names what was left away since it changes infinities or NaN only: ``max guard``, a
@@ -242,7 +217,11 @@ class RealAlgebra(TermReader):
             case "mul":
                 return t.times(*parts)
             case "cast":
-                return self._cast(node, x)
+                source, target = node.operands[0].type.dtype, node.type.dtype
+                whole = target.kind == source.kind == "i" and target.itemsize >= source.itemsize
+                if whole or (is_float(target) and source.kind != "b"):
+                    return x
+                return t.atom("cast", str(source), str(target), parts=(x,))
             case "compare":
                 return self._compare(node.params["predicate"], floats, *parts)
             case "select":
@@ -263,7 +242,7 @@ class RealAlgebra(TermReader):
                 return self._log(x)
         if node.has(Trait.ODD):
             return self._odd(node.name, x)
-        return t.atom(node.name, parts=_ordered(node, parts))
+        return t.atom(node.name, parts=ordered_parts(node, parts))
 
     def _odd(self, name: str, x: Poly) -> Poly:
         """f(x) = -f(-x); tanh(x) = 2 / (1 + exp(-2 x)) - 1."""
@@ -321,14 +300,6 @@ class RealAlgebra(TermReader):
         if test is not None and test.head == "compare" and test.data[0] in ("eq", "ne"):
             return t.atom("compare", "ne" if test.data[0] == "eq" else "eq", parts=test.parts)
         return t.atom("not", parts=(condition,))
-
-    def _cast(self, node: TermNode, x: Poly) -> Poly:
-        source, target = node.operands[0].type.dtype, node.type.dtype
-        if is_float(target) and source.kind != "b":
-            return x
-        if target.kind == "i" and source.kind == "i" and target.itemsize >= source.itemsize:
-            return x
-        return self.terms.atom("cast", str(source), str(target), parts=(x,))
 
     def inverse(self, poly: Poly) -> Poly:
         """1 / poly: of a product factor by factor, of a sum with 1 as its first coefficient."""
@@ -470,18 +441,15 @@ class ProofAlgebra(RealAlgebra):
         if len(types) == 1 and is_integer(node.type.dtype) and node.name in _RING:
             return super().apply(node, parts)
         if node.name in ("select", "compare", "log") or not all(map(is_float, types)):
-            return self._opaque(node, parts)
+            # Nothing is known of an operation, but whether its operands commute.
+            given = [dtype_name(o.type.dtype) for o in node.operands if not is_float(o.type.dtype)]
+            target = "" if is_float(node.type.dtype) else dtype_name(node.type.dtype)
+            kept = tuple((k, str(v)) for k, v in sorted(node.params.items()) if k != "dtype")
+            parts = ordered_parts(node, parts)
+            return self.terms.atom("op", node.name, kept, target, *given, parts=parts)
         if node.name in ("exp", "tanh"):
             return (self.exponential if node.name == "exp" else self.tanh)(parts[0])
         return super().apply(node, parts)
-
-    def _opaque(self, node: TermNode, parts: Sequence[Poly]) -> Poly:
-        """Return an operation that nothing is known of, but whether its operands commute."""
-        types = [dtype_name(o.type.dtype) for o in node.operands if not is_float(o.type.dtype)]
-        target = "" if is_float(node.type.dtype) else dtype_name(node.type.dtype)
-        kept = tuple((k, str(v)) for k, v in sorted(node.params.items()) if k != "dtype")
-        parts = _ordered(node, parts)
-        return self.terms.atom("op", node.name, kept, target, *types, parts=parts)
 
     def exponential(self, x: Poly) -> Poly:
         """exp(a + b) = exp(a) exp(b), and exp(-a) = 1 / exp(a): factors of negative powers."""

@@ -12,7 +12,7 @@ more of each other.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +43,7 @@ from pyc_mlir.pipelines.pyc.equivalence.nodes import (
 )
 from pyc_mlir.pipelines.pyc.equivalence.refute import has_balls, refuted, tried
 from pyc_mlir.pipelines.pyc.equivalence.solver import solved
-from pyc_mlir.pipelines.pyc.equivalence.terms import Terms, TooManyProducts
+from pyc_mlir.pipelines.pyc.equivalence.terms import Poly, Terms, TooManyProducts
 
 TRIALS = 3
 # The sign of a root is a coin in each trial: more of them.
@@ -76,9 +76,10 @@ def decide(
     z3 where the other engines have no answer, which takes up to seconds.
     """
     if first.input_types != second.input_types or first.output_types != second.output_types:
-        sides = [f"({_described(p.input_types)}) to ({_described(p.output_types)})"
-                 for p in (first, second)]  # fmt: skip
-        return Unknown(f"the programs have other types: {sides[0]}, and {sides[1]}")
+        told = [", ".join(map(str, types)) or "none" for p in (first, second)
+                for types in (p.input_types, p.output_types)]  # fmt: skip
+        sides = f"({told[0]}) to ({told[1]}), and ({told[2]}) to ({told[3]})"
+        return Unknown(f"the programs have other types: {sides}")
     if not first.outputs:
         return Unknown("the programs have no results to compare")
     engines = _Engines(first, second, graph, relation, seed, trials, explains)
@@ -93,10 +94,6 @@ def decide(
     if isinstance(found, Proof) and explains and found.relation > Relation.BITS:
         return replace(found, floats=floats.cases(first, second, seed))
     return found
-
-
-def _described(types: Sequence[Any]) -> str:
-    return ", ".join(map(str, types)) or "none"
 
 
 @dataclass
@@ -128,7 +125,9 @@ class _Engines:
                 return found
             return self._proof(Relation.BITS, "exhaustive")
         plain = self.plain = decomposed(first, self.graph), decomposed(second, self.graph)
-        if not _has_floats(plain) and _same_integers(*plain):
+        pairs = zip(plain[0].outputs, plain[1].outputs, strict=True)
+        leaves = {node: i for i, node in enumerate(plain[0].inputs)}
+        if not _has_floats(plain) and _same_forms(pairs, leaves):
             return self._proof(Relation.BITS, "algebraic")
         if self.relation is Relation.BITS:
             return Unknown(reason or "the programs do different operations")
@@ -234,7 +233,6 @@ def _has_floats(programs: Sequence[Program]) -> bool:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Return whether two values are equal, element by element."""
     if a is b or a.type != b.type:
         return a is b
     if not isinstance(a, fields.Residues) or not isinstance(b, fields.Residues):
@@ -307,27 +305,25 @@ def _proved(
         return "same term", frozenset(a.operands)
     for reach in _REACH:
         leaves = _cut(a, b, classes, reach)
-        try:
-            terms = Terms(exact=True)
-            x, y = (ProofAlgebra(terms, leaves, rounded).general(n, a.type.shape) for n in (a, b))
-        except (TooManyProducts, ZeroDivisionError, RecursionError):
-            continue
-        if x == y:
+        if _same_forms([(a, b)], leaves, rounded):
             return "normal form", frozenset(leaves)
     return None
 
 
-def _same_integers(first: Program, second: Program) -> bool:
-    """Return whether programs of integers are equal as polynomials of their arguments."""
-    leaves = {node: i for i, node in enumerate(first.inputs)}
+def _same_forms(
+    pairs: Iterable[tuple[TermNode, TermNode]],
+    leaves: Mapping[TermNode, int],
+    rounded: bool = False,
+) -> bool:
+    """Return whether both nodes of each pair have one normal form over leaves."""
     terms = Terms(exact=True)
+
+    def form(node: TermNode) -> Poly:
+        return ProofAlgebra(terms, leaves, rounded).general(node, node.type.shape)
+
     try:
-        return all(
-            ProofAlgebra(terms, leaves).general(a, a.type.shape)
-            == ProofAlgebra(terms, leaves).general(b, a.type.shape)
-            for a, b in zip(first.outputs, second.outputs, strict=True)
-        )
-    except (TooManyProducts, RecursionError):
+        return all(form(a) == form(b) for a, b in pairs)
+    except (TooManyProducts, ZeroDivisionError, RecursionError):
         return False
 
 
@@ -349,7 +345,13 @@ def _cut(
     a: TermNode, b: TermNode, classes: Mapping[TermNode, int], reach: int
 ) -> dict[TermNode, int]:
     """Return the leaves of both sides: nodes of classes that both reach, `reach` of them later."""
-    cones = [_cone(node) for node in (a, b)]
+    cones: list[dict[TermNode, None]] = []
+    for root in (a, b):  # the nearest first, as far as `_CONE`
+        cone, level = dict[TermNode, None](), list(root.operands)
+        while level and len(cone) < _CONE:
+            cone.update(dict.fromkeys(level))
+            level = [o for n in level for o in n.operands if o not in cone]
+        cones.append(cone)
     known = [{classes[n] for n in cone if n in classes} for cone in cones]
     shared = known[0] & known[1]
     chosen: set[int] = set()
@@ -367,13 +369,3 @@ def _cut(
             else:
                 pending.extend((o, left - is_shared) for o in node.operands)
     return {n: classes[n] for cone in cones for n in cone if classes.get(n, -1) in chosen}
-
-
-def _cone(root: TermNode) -> dict[TermNode, None]:
-    """Return the nodes that one is computed from, the nearest first, as far as `_CONE`."""
-    found: dict[TermNode, None] = {}
-    level = list(root.operands)
-    while level and len(found) < _CONE:
-        found.update(dict.fromkeys(level))
-        level = [o for n in level for o in n.operands if o not in found]
-    return found

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial, reduce
 from math import isfinite, prod
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -195,35 +195,7 @@ class Residues:
         return np.zeros(sizes_of(self.type), bool) if self.minus is None else self.minus
 
 
-# The meaning of each op over a field. None: a hash.
-Rule = Callable[["Field", TermNode, Sequence[Residues]], Residues | None]
 Formula = Callable[..., np.ndarray]
-RULES: dict[str, Rule] = {}
-R = TypeVar("R", bound=Rule)
-
-
-def rule(*ops: str) -> Callable[[R], R]:
-    """Register the meaning of ops."""
-
-    def register(function: R) -> R:
-        RULES.update(dict.fromkeys(ops, function))
-        return function
-
-    return register
-
-
-def formula(op: str) -> Callable[[Formula], Formula]:
-    """Register ``f(node, levels..., prime)`` as the meaning of an op on finite operands."""
-
-    def register(function: Formula) -> Formula:
-        def apply(field: "Field", node: TermNode, parts: Sequence[Residues]) -> Residues:
-            _require_finite(node, parts)
-            return field.mapped(node, parts, partial(function, node))
-
-        RULES[op] = apply
-        return function
-
-    return register
 
 
 class Field(ElementNames):
@@ -270,8 +242,14 @@ class Field(ElementNames):
         finite = np.where(minus, 0.0, plain)
         if self.rounded and finite.size <= _FEW:
             known, place = np.unique(finite, return_inverse=True)
-            read = [[_meant(x, type_.dtype, q) for x in known.tolist()] for q in self.primes]
-            levels = [np.array(n, _U64)[place].reshape(finite.shape) for n in read]
+            levels = []
+            for q in self.primes:
+                read = []
+                for x in known.tolist():
+                    meant = nearest_root(x, type_.dtype)
+                    residue = of_root(*(meant or (Fraction(x), 1)), q)
+                    read.append((q - residue) % q if meant and x < 0 else residue)
+                levels.append(np.array(read, _U64)[place].reshape(finite.shape))
         else:
             levels = of_floats(finite, self.primes)
         if is_splat:
@@ -302,9 +280,11 @@ class Field(ElementNames):
         if (move := mover(node, operands)) is not None:
             return self._moved(node, operands, move)
         given = [o for o in operands if isinstance(o, Residues)]
-        if len(given) == len(operands) and (rule := RULES.get(node.name)) is not None:
-            out = rule(self, node, given)
-            if out is not None:
+        if len(given) == len(operands):
+            if node.name in FORMULAS:
+                return self.formula(node.name, node, given)
+            rule = RULES.get(node.name)
+            if rule is not None and (out := rule(self, node, given)) is not None:
                 return out
         if node.name == "cast":
             return self._converted(node, operands[0])
@@ -403,6 +383,11 @@ class Field(ElementNames):
 
         return self.by_level(node.type, max(p.depth for p in parts), level, minus)
 
+    def formula(self, name: str, node: TermNode, parts: Sequence[Residues]) -> Residues:
+        """Return what the formula of an op makes of the operands of a node."""
+        function, flags = FORMULAS[name]
+        return self.mapped(node, parts, partial(function, node), flags(node, *parts))
+
     def power_of(self, node: TermNode, x: Residues) -> Residues:
         """Return the exponential: modulo each prime by the residue of the prime below."""
         if x.depth + 1 >= len(self.primes):
@@ -422,14 +407,6 @@ def height(nodes: Sequence[TermNode]) -> int:
         below = max((depth.get(o, 0) for o in node.operands), default=0)
         depth[node] = 0 if node.name in _FRESH else below + (node.name in _EXPONENTIALS)
     return min(1 + max(depth.values(), default=0), max(CHAINS))
-
-
-def _meant(value: float, dtype: np.dtype, q: int) -> int:
-    read = nearest_root(value, dtype)
-    if read is None:
-        return of_root(Fraction(value), 1, q)
-    found = of_root(*read, q)
-    return found if value > 0 else (q - found) % q
 
 
 def _require_finite(node: TermNode, parts: Sequence[Residues]) -> None:
@@ -453,46 +430,19 @@ def _scaled(node: TermNode, x: Residues, factor: Residues) -> np.ndarray | None:
     return _flags(node, x)
 
 
-@rule("add")
-def _add(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
-    return field.mapped(node, parts, lambda a, b, q: (a + b) % _U64(q), _flags(node, *parts))
+def _of_difference(node: TermNode, x: Residues, y: Residues) -> np.ndarray | None:
+    _require_finite(node, (y,))
+    return _flags(node, x)
 
 
-@rule("sub")
-def _sub(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
-    _require_finite(node, parts[1:])
-    minus = _flags(node, parts[0])
-    return field.mapped(node, parts, lambda a, b, q: (a + (_U64(q) - b)) % _U64(q), minus)
+def _of_product(node: TermNode, x: Residues, y: Residues) -> np.ndarray | None:
+    return _scaled(node, y, x) if x.is_finite else _scaled(node, x, y)
 
 
-@rule("mul")
-def _mul(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
-    minus = _scaled(node, *(parts[::-1] if parts[0].is_finite else parts))
-    return field.mapped(node, parts, product, minus)
+def _of_none(node: TermNode, *parts: Residues) -> None:
+    _require_finite(node, parts)
 
 
-@rule("div")
-def _div(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
-    minus = _scaled(node, *parts)
-    return field.mapped(node, parts, lambda a, b, q: product(a, inverse(b, q), q), minus)
-
-
-@formula("neg")
-def _neg(node: TermNode, a: np.ndarray, q: int) -> np.ndarray:
-    return (_U64(q) - a) % _U64(q)
-
-
-@formula("sqrt")
-def _sqrt(node: TermNode, a: np.ndarray, q: int) -> np.ndarray:
-    return root(a, q)
-
-
-@formula("rsqrt")
-def _rsqrt(node: TermNode, a: np.ndarray, q: int) -> np.ndarray:
-    return inverse(root(a, q), q)
-
-
-@rule("pow")
 def _pow(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues | None:
     """Return whole and half powers; others are hashes."""
     _require_finite(node, parts)
@@ -514,12 +464,10 @@ def _pow(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues | 
     return field.mapped(node, (base,), modulo)
 
 
-@rule("exp")
 def _exp(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
     return field.power_of(node, parts[0])
 
 
-@rule("tanh")
 def _tanh(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues | None:
     """1 - 2 / (1 + exp(2 x)), where a prime is left for it."""
     (x,) = parts
@@ -531,32 +479,24 @@ def _tanh(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues |
         share = inverse((a + _U64(1)) % _U64(q), q)
         return (_U64(q + 1) - share * _U64(2) % _U64(q)) % _U64(q)
 
-    return field.mapped(node, (field.power_of(node, _add(field, node, (x, x))),), modulo)
+    return field.mapped(node, (field.power_of(node, field.formula("add", node, (x, x))),), modulo)
 
 
-@rule("erf", "sin")
 def _odd(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
-    """f(-x) = -f(x): a random function of the lesser of both residues, with the sign."""
+    """f(-x) = -f(x), or f(x): a random function of the lesser of both residues, with the sign."""
     _require_finite(node, parts)
     value, q = parts[0].levels[-1], _U64(field.primes[-1])
     turned = value > q // _U64(2)
     least = np.where(turned, q - value, value)
     out = field.random(node.type, combined(node.name, (names.of_integers("residue", least),)))
+    if node.name in ("abs", "cos"):
+        return out
 
     def signed(i: int, prime: int) -> np.ndarray:
         level = np.where(turned, (_U64(prime) - out.levels[i]) % _U64(prime), out.levels[i])
         return np.where(value == 0, _U64(0), level)
 
     return field.by_level(node.type, 0, signed)
-
-
-@rule("abs", "cos")
-def _even(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
-    """f(-x) = f(x)."""
-    _require_finite(node, parts)
-    value, q = parts[0].levels[-1], _U64(field.primes[-1])
-    least = np.minimum(value, (q - value) % q)
-    return field.random(node.type, combined(node.name, (names.of_integers("residue", least),)))
 
 
 def _greatest(
@@ -585,7 +525,6 @@ def _greatest(
     return field.by_level(type_, parts.depth, level, minus)
 
 
-@rule("maximum")
 def _maximum(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
     shape = sizes_of(node.type)
 
@@ -600,7 +539,6 @@ def _maximum(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residue
     return _greatest(field, node.type, rows, pairs, (rows[..., 0] == rows[..., 1]).all(0))
 
 
-@rule("reduce_max")
 def _reduce_max(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
     axes, _ = _axes(node)
     x = parts[0]
@@ -619,13 +557,11 @@ def _reduce_max(field: Field, node: TermNode, parts: Sequence[Residues]) -> Resi
     return _greatest(field, node.type, np.stack([flat(lane) for lane in x.lanes]), levels)
 
 
-@rule("minimum", "reduce_min")
 def _minimum(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
     """min(a, b) = -max(-a, -b)."""
-    turned = [RULES["neg"](field, o, (p,)) for o, p in zip(node.operands, parts, strict=True)]
+    turned = [field.formula("neg", o, (p,)) for o, p in zip(node.operands, parts, strict=True)]
     greatest = _maximum if node.name == "minimum" else _reduce_max
-    found = greatest(field, node, turned)  # type: ignore[arg-type]
-    return RULES["neg"](field, node, (found,))  # type: ignore[return-value]
+    return field.formula("neg", node, (greatest(field, node, turned),))
 
 
 def _axes(node: TermNode) -> tuple[tuple[int, ...], bool]:
@@ -633,7 +569,6 @@ def _axes(node: TermNode) -> tuple[tuple[int, ...], bool]:
     return tuple(axes), node.params["keepdims"]
 
 
-@rule("reduce_sum")
 def _reduce_sum(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
     axes, keep = _axes(node)
     (x,) = parts
@@ -645,17 +580,6 @@ def _reduce_sum(field: Field, node: TermNode, parts: Sequence[Residues]) -> Resi
     return field.mapped(node, parts, modulo, minus)
 
 
-@rule("reduce_mean")
-def _reduce_mean(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
-    count = prod(parts[0].type.shape[a] or 0 for a in _axes(node)[0])
-    if not count:
-        raise ZeroDivisionError
-    total = _reduce_sum(field, node, parts)
-    share = partial(pow, count, -1)
-    return field.mapped(node, (total,), lambda a, q: a * _U64(share(q)) % _U64(q), total.minus)
-
-
-@formula("reduce_prod")
 def _reduce_prod(node: TermNode, a: np.ndarray, q: int) -> np.ndarray:
     axes, _ = _axes(node)
     rest = [d for d in range(a.ndim) if d not in axes]
@@ -666,12 +590,6 @@ def _reduce_prod(node: TermNode, a: np.ndarray, q: int) -> np.ndarray:
     return out.reshape(sizes_of(node.type))
 
 
-@formula("matmul")
-def _matmul(node: TermNode, a: np.ndarray, b: np.ndarray, q: int) -> np.ndarray:
-    return matmul(a, b, q)
-
-
-@formula("conv2d")
 def _conv2d(node: TermNode, x: np.ndarray, weight: np.ndarray, q: int) -> np.ndarray:
     params = node.params
     layout, groups = params["layout"], params["groups"]
@@ -688,7 +606,6 @@ def _conv2d(node: TermNode, x: np.ndarray, weight: np.ndarray, q: int) -> np.nda
     return from_nchw(total.reshape(x.shape[0], f, rows, columns), layout)
 
 
-@formula("avg_pool2d")
 def _avg_pool2d(node: TermNode, x: np.ndarray, q: int) -> np.ndarray:
     params = node.params
     data = to_nchw(x, params["layout"])
@@ -703,7 +620,6 @@ def _avg_pool2d(node: TermNode, x: np.ndarray, q: int) -> np.ndarray:
     return from_nchw(product(np.asarray(total(data, 0)) % _U64(q), counts, q), params["layout"])
 
 
-@rule("max_pool2d")
 def _max_pool2d(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues:
     """Return the maximum of the multiset of each window."""
     _require_finite(node, parts)
@@ -722,7 +638,6 @@ def _max_pool2d(field: Field, node: TermNode, parts: Sequence[Residues]) -> Resi
     return field.random(node.type, combined("max", (lanes,)))
 
 
-@rule("cumulative")
 def _cumulative(field: Field, node: TermNode, parts: Sequence[Residues]) -> Residues | None:
     if node.params["reduction"] != "add":
         return None
@@ -732,3 +647,33 @@ def _cumulative(field: Field, node: TermNode, parts: Sequence[Residues]) -> Resi
         return np.cumsum(a, axis=node.params["axis"], dtype=_U64) % _U64(q)
 
     return field.mapped(node, parts, modulo)
+
+
+# The meaning of each other op over a field. None: a hash.
+Rule = Callable[[Field, TermNode, Sequence[Residues]], Residues | None]
+RULES: dict[str, Rule] = {
+    "pow": _pow,
+    "exp": _exp,
+    "tanh": _tanh,
+    **dict.fromkeys(("erf", "sin", "abs", "cos"), _odd),
+    "maximum": _maximum,
+    "reduce_max": _reduce_max,
+    **dict.fromkeys(("minimum", "reduce_min"), _minimum),
+    "reduce_sum": _reduce_sum,
+    "max_pool2d": _max_pool2d,
+    "cumulative": _cumulative,
+}
+# Ops of one formula on the residues, and where their results are -inf.
+FORMULAS: dict[str, tuple[Formula, Callable[..., np.ndarray | None]]] = {
+    "add": (lambda node, a, b, q: (a + b) % _U64(q), _flags),
+    "sub": (lambda node, a, b, q: (a + (_U64(q) - b)) % _U64(q), _of_difference),
+    "mul": (lambda node, a, b, q: product(a, b, q), _of_product),
+    "div": (lambda node, a, b, q: product(a, inverse(b, q), q), _scaled),
+    "neg": (lambda node, a, q: (_U64(q) - a) % _U64(q), _of_none),
+    "sqrt": (lambda node, a, q: root(a, q), _of_none),
+    "rsqrt": (lambda node, a, q: inverse(root(a, q), q), _of_none),
+    "matmul": (lambda node, a, b, q: matmul(a, b, q), _of_none),
+    "reduce_prod": (_reduce_prod, _of_none),
+    "conv2d": (_conv2d, _of_none),
+    "avg_pool2d": (_avg_pool2d, _of_none),
+}

@@ -53,10 +53,8 @@ def work(given: Program) -> int:
 def arguments(given: Program, case: str, seed: int, alone: int | None = None) -> list[np.ndarray]:
     """Return arguments of a case: floats (or `alone`, one's number) as it says, integers small."""
     rng = np.random.default_rng(seed)
-    return [
-        _argument(rng, type_, case if alone in (None, number) else "ordinary")
-        for number, type_ in enumerate(given.input_types)
-    ]
+    kinds = [case if alone in (None, i) else "ordinary" for i in range(len(given.inputs))]
+    return [_argument(rng, *pair) for pair in zip(given.input_types, kinds, strict=True)]
 
 
 def _argument(rng: np.random.Generator, type_: TensorType, case: str) -> np.ndarray:
@@ -88,11 +86,12 @@ def _argument(rng: np.random.Generator, type_: TensorType, case: str) -> np.ndar
 
 
 def run(
-    given: Program, inputs: Sequence[np.ndarray], wide: bool = False, kept: Kept | None = None
-) -> list[np.ndarray]:
+    given: Program, inputs: Sequence[np.ndarray], wide: bool = False, kept: Kept | None = None,
+    single: bool = False,
+) -> list[np.ndarray]:  # fmt: skip
     """Return the results by the references; `wide`: floats in f64 from beginning to end.
 
-    kept: the values of earlier runs on these inputs.
+    kept: the values of earlier runs on these inputs. single: constants are their first element.
     """
 
     def compute(node: TermNode, operands: list[Any]) -> np.ndarray:
@@ -102,11 +101,13 @@ def run(
         if node.name == EXACT:
             return node.params["value"].astype(np.float64 if wide else node.type.dtype)
         params = dict(node.params)
+        if single and node.name == "constant":
+            return np.asarray(params["value"]).reshape(-1)[0]
         if wide and node.name == "constant" and is_float(node.type.dtype):
             return np.asarray(params["value"]).astype(np.float64)
         if wide and node.name in ("cast", "iota") and is_float(node.type.dtype):
             params["dtype"] = np.dtype(np.float64)
-        return evaluate(OPS[node.name], operands, **params)
+        return evaluate(OPS[node.name], [np.asarray(o) for o in operands], **params)
 
     return evaluated(given, compute) if kept is None else kept.evaluated(given, compute)
 
@@ -182,6 +183,7 @@ def agree(first: Program, second: Program, graph: Graph, seed: int, rounded: boo
     units = work(first) + work(second)
     if units > MOST_WORK:
         return True
+    tolerance = _ROUNDED if rounded else _TOLERANCE
     for draw in range(_DRAWS if units < MOST_WORK >> 12 else 3):
         inputs = arguments(first, "ordinary", seed + draw)
         if draw % 3 == 2:
@@ -189,17 +191,12 @@ def agree(first: Program, second: Program, graph: Graph, seed: int, rounded: boo
         kept = graph.kept_of("f64", seed, draw, merges=False)
         sides = [run(p, inputs, wide=True, kept=kept) for p in (first, second)]
         for a, b in zip(*sides, strict=True):
-            if not _near(a, b, _ROUNDED if rounded else _TOLERANCE):
+            # Elements that are finite in both, beside the largest of them.
+            both = np.isfinite(a) & np.isfinite(b) if is_float(a.dtype) else None
+            if both is None and not np.array_equal(a, b):
                 return False
+            if both is not None and both.any():
+                near = tolerance * (float(np.abs(a[both]).max()) + 1e-30)
+                if not (np.abs(a[both] - b[both]) <= near).all():
+                    return False
     return True
-
-
-def _near(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
-    """Return whether elements that are finite in both agree, beside the largest of them."""
-    if not is_float(a.dtype):
-        return bool(np.array_equal(a, b))
-    both = np.isfinite(a) & np.isfinite(b)
-    if not both.any():
-        return True
-    scale = float(np.abs(a[both]).max())
-    return bool((np.abs(a[both] - b[both]) <= tolerance * (scale + 1e-30)).all())

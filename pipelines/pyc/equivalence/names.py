@@ -24,13 +24,7 @@ from pyc_mlir.dialects.opdef import OPS, Trait, evaluate
 from pyc_mlir.dialects.ops.convolution import from_nchw, padded, taps, to_nchw
 from pyc_mlir.dialects.ops.shapes import normalize_axes
 from pyc_mlir.dialects.types import TensorType, is_float
-from pyc_mlir.pipelines.pyc.equivalence.nodes import (
-    EXACT,
-    VALUE,
-    NotComparable,
-    TermNode,
-    sizes_of,
-)
+from pyc_mlir.pipelines.pyc.equivalence.nodes import EXACT, VALUE, NotComparable, TermNode, sizes_of
 
 # What is computed of constants, at most, in the units of `OpDef.evaluation_work` (0.1 ns).
 MOST_WORK = 1 << 31
@@ -164,8 +158,13 @@ class ElementNames:
             return self.constant(node.type, np.asarray(node.params["value"]))
         if node.name == EXACT:
             return self.exact(node.type, node.params["fractions"])
-        if (known := self._folded(node, operands)) is not None:
-            return self.constant(node.type, known)
+        is_known = node.has(Trait.CREATES) or all(o.array is not None for o in operands)
+        if is_known and self.folds(node):
+            definition, types = OPS[node.name], [o.type for o in operands]
+            if definition.evaluation_work(types, node.type, **node.params) <= MOST_WORK:
+                arrays = [np.zeros(sizes_of(o.type), o.type.dtype) if o.array is None else o.array
+                          for o in operands]  # fmt: skip
+                return self.constant(node.type, evaluate(definition, arrays, **node.params))
         return self.operation(node, operands)
 
     def argument(self, node: TermNode) -> Any:
@@ -190,18 +189,6 @@ class ElementNames:
     def kind(self, type_: TensorType) -> str:
         """Return what an op's result type adds to its name."""
         return _name(type_.dtype)
-
-    def _folded(self, node: TermNode, operands: Sequence[Any]) -> np.ndarray | None:
-        definition = OPS[node.name]
-        reads = not node.has(Trait.CREATES)
-        if not self.folds(node) or (reads and any(o.array is None for o in operands)):
-            return None
-        types = [o.type for o in operands]
-        if definition.evaluation_work(types, node.type, **node.params) > MOST_WORK:
-            return None
-        arrays = [np.zeros(sizes_of(o.type), o.type.dtype) if o.array is None else o.array
-                  for o in operands]  # fmt: skip
-        return evaluate(definition, arrays, **node.params)
 
     def operation(self, node: TermNode, operands: Sequence[Any]) -> Any:
         """Return the elements of an op."""
@@ -252,7 +239,14 @@ class ElementNames:
         if node.name in _ROWS:
             return _by_rows(node, kind, parts)
         if node.name == "gather":
-            return _gathered(node, kind, *parts)
+            # What an unknown index may take, and the index.
+            axis, indices = node.params["axis"] % (x.ndim - 1), parts[1]
+            line = along(x, (axis,))
+            rank, shape = indices.ndim - 1, line.shape[1:]
+            line = line.reshape(2, *shape[:axis], *(1,) * rank, *shape[axis + 1 :])
+            after = (1,) * (len(shape) - axis - 1)
+            index = indices.reshape(2, *(1,) * axis, *indices.shape[1:], *after)
+            return stretched(combined(f"gather {kind}", (line, index)), node.type)
         everything = [along(p, range(p.ndim - 1)).reshape(2) for p in parts]
         return combined(text, [*everything, _places(sizes_of(node.type), "element")])
 
@@ -350,14 +344,3 @@ def _by_rows(node: TermNode, kind: str, parts: Sequence[Lanes]) -> Lanes:
     places = _places([x.shape[a + 1] if a in axes else 1 for a in range(rank)])
     text = f"{node.name} {kind} {kept}"
     return stretched(combined(text, (along(x, axes), *whole, places)), node.type)
-
-
-def _gathered(node: TermNode, kind: str, x: Lanes, indices: Lanes) -> Lanes:
-    """Hash what an unknown index may take, and the index."""
-    axis = node.params["axis"] % (x.ndim - 1)
-    line = along(x, (axis,))
-    rank, shape = indices.ndim - 1, line.shape[1:]
-    line = line.reshape(2, *shape[:axis], *(1,) * rank, *shape[axis + 1 :])
-    after = (1,) * (len(shape) - axis - 1)
-    index = indices.reshape(2, *(1,) * axis, *indices.shape[1:], *after)
-    return stretched(combined(f"gather {kind}", (line, index)), node.type)

@@ -455,7 +455,11 @@ class Kept:
         """Return the values of the results of a program, as the function `evaluated` does."""
 
         def compute(node: TermNode, operands: list[Any]) -> Any:
-            key = self._key(node, operands)
+            # What the value follows from; None for leaves and for operands that are not kept. A
+            # constant operand is told from a value that is equal to it.
+            read, key = list(map(id, operands)), None
+            if self.merges and read and self.own.issuperset(read):
+                key = (self.kinds[node], *read, *(o.name == "constant" for o in node.operands))
             value = None if key is None else self.by_operation.get(key)
             if value is None:
                 value = self._keep(step(node, operands))
@@ -466,17 +470,6 @@ class Kept:
             return value
 
         return evaluated(given, compute, self.by_node)
-
-    def _key(self, node: TermNode, operands: Sequence[Any]) -> tuple[Any, ...] | None:
-        """Return what the value follows from; None for leaves and for operands that are not kept.
-
-        A constant operand is told from a value that is equal to it.
-        """
-        read = list(map(id, operands))
-        if not self.merges or not read or not self.own.issuperset(read):
-            return None
-        told = [o.name == "constant" for o in node.operands]
-        return self.kinds[node], *read, *told
 
     def _keep(self, value: Any) -> Any:
         """Return the value that is kept for all equal ones."""

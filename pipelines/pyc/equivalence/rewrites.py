@@ -36,7 +36,6 @@ from pyc_mlir.pipelines.pyc.equivalence.nodes import (
     program,
 )
 from pyc_mlir.pipelines.pyc.rewriting import (
-    Exact,
     Exacts,
     constant_array,
     defining_op,
@@ -191,7 +190,11 @@ def cones(
         level = [o for m in makers for o in m.operands]
     read = {v for op in inside for v in op.operands if defining_op(v) not in inside}
     borders = {v for v in read if made_by(v, "constant") is None}
-    values = {value: _exact(graph, exact) for value, exact in exacts.items()}
+    values: dict[ir.Value, TermNode] = {}
+    for value, exact in exacts.items():
+        given = graph.node(OPS["constant"], (), {"value": exact.floats})
+        fractions = graph.exact(exact.fractions, exact.floats.dtype)
+        values[value] = graph.node(OPS["mul"], (given, fractions), {})
     inputs: list[TermNode] = []
 
     def operands(value: ir.Value) -> list[ir.Value]:
@@ -222,12 +225,6 @@ def cones(
         values[value] = made
         graph.places.setdefault(made, str(maker.location))
     return program(inputs, [values[before]]), program(inputs, [values[after]])
-
-
-def _exact(graph: Graph, exact: Exact) -> TermNode:
-    floats = graph.node(OPS["constant"], (), {"value": exact.floats})
-    fractions = graph.exact(exact.fractions, exact.floats.dtype)
-    return graph.node(OPS["mul"], (floats, fractions), {})
 
 
 def _maker(value: ir.Value) -> ir.Operation | None:

@@ -9,21 +9,19 @@ Ops that move elements change the index at which a leaf is read. A digit (v, d, 
 ``(v // d) % n`` of a loop variable v; an index is its digits, the most significant first, in a
 mixed radix: the position in a dimension whose size is the product of their sizes. () is 0. So a
 reshape is a change of digits, and one that undoes another gives the variable back. The size of a
-first digit may be None if it is dynamic. `TermReader` follows nodes down to the leaves; what each
-operation makes of elements is the business of an algebra (algebra.py).
+first digit may be None if it is dynamic. `SameOperations` follows nodes down to the leaves; what
+operations make of elements otherwise is the business of an algebra (algebra.py).
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from math import prod
 from typing import Any
 
 from pyc_mlir.dialects.opdef import Trait
-from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.pyc.equivalence.nodes import TermNode, expanded
+from pyc_mlir.pipelines.pyc.orders import reshape_groups
 
 Digit = tuple[Hashable, int, int | None]
 Index = tuple[Digit, ...]
@@ -171,8 +169,6 @@ class Terms:
         return self.atom(head, *extents.values(), parts=(self._renamed(body, names),))
 
     def _renamed(self, poly: Poly, names: Mapping[Hashable, Hashable]) -> Poly:
-        """Return the polynomial with other variables."""
-
         def rename(number: int) -> int:
             if not self.free[number] & names.keys():
                 return number
@@ -196,8 +192,11 @@ class Terms:
         return poly[0][1] if len(poly) == 1 and not poly[0][0] else None
 
 
-class TermReader(ABC):
-    """The reader of nodes as terms over leaves; leaves of one number are the same."""
+class SameOperations:
+    """The reader of nodes as terms over leaves; leaves of one number are the same.
+
+    An operation is itself, but for the order of sums and products.
+    """
 
     def __init__(self, terms: Terms, leaves: Mapping[TermNode, int]) -> None:
         self.terms = terms
@@ -206,17 +205,21 @@ class TermReader(ABC):
         self._extents: dict[Hashable, Hashable] = {}
         self._fresh = 0
 
-    @abstractmethod
     def apply(self, node: TermNode, parts: Sequence[Poly]) -> Poly:
-        """Apply one op to elements."""
+        """Apply one op to elements; a product with 1 is no op."""
+        one = self.terms.constant(1.0)
+        if node.name == "mul" and one in parts:
+            return parts[0] if parts[1] == one else parts[1]
+        kept = tuple((k, str(v)) for k, v in sorted(node.params.items()))
+        return self.terms.atom("op", node.name, kept, parts=ordered_parts(node, parts))
 
-    @abstractmethod
     def reduce(self, head: str, variables: Mapping[Hashable, Hashable], body: Poly) -> Poly:
         """Return a sum, product, maximum or minimum over variables with these extents."""
+        return self.terms.bind(head, variables, body)
 
-    @abstractmethod
     def multiply(self, a: Poly, b: Poly) -> Poly:
         """Return a term of a matrix product."""
+        return self.terms.atom("op", "mul", (), parts=sorted((a, b)))
 
     def number(self, node: TermNode) -> Poly:
         """Return a constant that repeats one element."""
@@ -272,12 +275,21 @@ class TermReader(ABC):
         if node.name == "broadcast_to":
             return self.read(x, _aligned(x, place))
         if node.name == "reshape":
-            before = _before_reshape(x.type.shape, node.type.shape, node.params["shape"], place)
-            return None if before is None else self.read(x, tuple(before))
+            found: dict[int, Index] = {}
+            groups = reshape_groups(x.type.shape, node.params["shape"]) if x.type.rank else []
+            if x.type.rank and not groups:
+                return None
+            for sources, targets in groups:
+                joined = _merged([place[j] for j in targets])
+                sizes = [x.type.shape[i] for i in sources]
+                parts = None if joined is None else _split(joined, sizes)
+                if parts is None:
+                    return None
+                found.update(zip(sources, parts, strict=True))
+            return self.read(x, tuple(found[d] for d in range(x.type.rank)))
         return None
 
     def _bound(self, node: TermNode, d: int) -> Hashable:
-        """Return a fresh variable for a dimension of a node."""
         self._fresh += 1
         name = f"b{self._fresh}"
         self._extents[name] = self._extent(node, d)
@@ -324,6 +336,11 @@ class TermReader(ABC):
             factor = t.constant(float(extent)) if known else t.atom("extent", extent)  # type: ignore[arg-type]
             total = self.multiply(total, factor)
         return total
+
+
+def ordered_parts(node: TermNode, parts: Sequence[Poly]) -> Sequence[Poly]:
+    """Return the operands of an op, in their one order where it does not count."""
+    return sorted(parts) if node.has(Trait.COMMUTATIVE) else parts
 
 
 def _aligned(operand: TermNode, place: Place) -> Place:
@@ -400,56 +417,3 @@ def _split(index: Index, sizes: Sequence[int | None]) -> list[Index] | None:
                 return None
         parts.insert(0, tuple(part))
     return [tuple(rest), *parts]
-
-
-def _before_reshape(
-    given: Shape, out: Shape, entries: Sequence[int], index: Sequence[Index]
-) -> list[Index] | None:
-    """Return the index into x of ``reshape(x)[index]``, or None.
-
-    given, out: the shapes of x and of the result; entries: the parameter `shape`.
-    """
-    found: dict[int, Index] = {}
-    left = [i for i, d in enumerate(given) if d != 1]
-    right = [j for j, d in enumerate(out) if d != 1]
-
-    def same(i: int, j: int) -> bool:
-        return entries[j] == copied(i) or (given[i] is not None and given[i] == out[j])
-
-    for end in (0, -1):
-        while left and right and same(left[end], right[end]):
-            found[left.pop(end)] = index[right.pop(end)]
-    groups = _groups(given, out, left, right)
-    if groups is None:
-        return None
-    for sources, targets in groups:
-        joined = _merged([index[j] for j in targets])
-        parts = None if joined is None else _split(joined, [given[i] for i in sources])
-        if parts is None:
-            return None
-        found.update(zip(sources, parts, strict=True))
-    return [found.get(i, ()) for i in range(len(given))]
-
-
-def _groups(
-    given: Shape, out: Shape, left: list[int], right: list[int]
-) -> list[tuple[list[int], list[int]]] | None:
-    """Return the dimensions that no other is the same as, in groups of equal products."""
-    if not left or not right:
-        return None if left or right else []
-    if len(left) == 1 or len(right) == 1:
-        return [(left, right)]
-    if None in [*(given[i] for i in left), *(out[j] for j in right)]:
-        return None
-    groups = []
-    while left:
-        sources, targets = [left.pop(0)], [right.pop(0)] if right else []
-        while (a := prod(given[i] or 0 for i in sources)) != (
-            b := prod(out[j] or 0 for j in targets)
-        ):
-            side, others = (sources, left) if a < b else (targets, right)
-            if not others:
-                return None
-            side.append(others.pop(0))
-        groups.append((sources, targets))
-    return None if right else groups

@@ -5,10 +5,10 @@ largest first: softmax from a sum of exponentials, norms from the root of a vari
 from erf, tanh, exp and maxima, attention from a softmax between two products. A guess may be wrong.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import permutations
+from itertools import permutations, product
 from math import prod
 from typing import Any
 
@@ -152,7 +152,15 @@ def activations(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
         return
     (argument,) = anchor.operands
     found = [x for _, x in zip(range(_ARGUMENTS), arguments(argument), strict=False)]
-    forks = {id(x) for x in found if _forks(x, graph)}
+    # Those that several ops read, as in x * sigmoid(x), also behind moves: else a long chain of
+    # activations would be compared at each of its ops.
+    forks = set()
+    for x in found:
+        readers = graph.of(x)
+        while len(readers) == 1 and readers[0].has(MOVED):
+            readers = graph.of(readers[0])
+        if len(readers) > 1:
+            forks.add(id(x))
     for root in followers(anchor, graph):
         for x in found:
             if root.type.shape == x.type.shape and root.type.dtype == x.type.dtype:
@@ -161,19 +169,7 @@ def activations(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
                         yield _of_one(name, root, x, **params)
 
 
-def _forks(x: TermNode, graph: TermGraph) -> bool:
-    """Return whether several ops read x, as in x * sigmoid(x), also behind moves.
-
-    Without this look, a long chain of activations would be compared at each of its ops.
-    """
-    readers = graph.of(x)
-    while len(readers) == 1 and readers[0].has(MOVED):
-        readers = graph.of(readers[0])
-    return len(readers) > 1
-
-
 def _of_one(name: str, root: TermNode, x: TermNode, **params: Any) -> Candidate:
-    """Return the op of one value as a candidate."""
     return Candidate(name, root, (x,), lambda b, x: getattr(b, name)(x, **params))
 
 
@@ -220,9 +216,7 @@ class _Statistics:
 
 def norms(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
     """Yield norms whose root of a variance is `anchor`, with scale and bias first."""
-    if not is_root(anchor):
-        return
-    found = _statistics(anchor)
+    found = _statistics(anchor) if is_root(anchor) else None
     if found is None:
         return
     for root in followers(anchor, graph):
@@ -254,38 +248,36 @@ def _statistics(anchor: TermNode) -> _Statistics | None:
     ]
     base = _squared(total.operands[0])
     assert base is not None
-    return _Statistics(tuple(_normalized(base)), axes[0], added[0] if added else 0.0)
+    inner, values = peeled(base), stages(base)
+    if inner.name in ("add", "sub"):  # what it is centered from
+        wide = [o for o in inner.operands if o.type.shape == inner.type.shape]
+        values = [*(v for o in wide for v in stages(o)), *values]
+    # Values in their first type come first: the composite takes them as they are.
+    values = dict.fromkeys(sorted(values, key=lambda n: n.type.dtype.itemsize))
+    return _Statistics(tuple(values), axes[0], added[0] if added else 0.0)
 
 
 def _squared(node: TermNode) -> TermNode | None:
-    """Return the value whose square a node is."""
     node = peeled(node)
     if node.name == "mul" and node.operands[0] is node.operands[1]:
         return node.operands[0]
     return node.operands[0] if node.name == "pow" and node.operands[1].number == 2 else None
 
 
-def _normalized(base: TermNode) -> Iterator[TermNode]:
-    """Yield the values that may be normalized: `base`, what it is centered from, as cast."""
-    inner = peeled(base)
-    values = stages(base)
-    if inner.name in ("add", "sub"):
-        wide = [o for o in inner.operands if o.type.shape == inner.type.shape]
-        values = [*(v for o in wide for v in stages(o)), *values]
-    # Values in their first type come first: the composite takes them as they are.
-    yield from dict.fromkeys(sorted(values, key=lambda n: n.type.dtype.itemsize))
-
-
 def _with_parameters(root: TermNode, x: TermNode, found: _Statistics) -> Iterator[Candidate]:
     """Yield the norms of x that may end at `root`, by the other values that it depends on."""
-    others = _parameters(root, x)
-    sizes = x.type.shape[found.axis :]
+    depends, sizes = _dependents(root, x), x.type.shape[found.axis :]
+    read = (o for n in depends if n is not x for o in n.operands if o not in depends)
+    cores = dict.fromkeys(_core(o) for o in read if o.number is None)
+    others = [n for n in cores if n.number is None and n.name != "size"]
     # The composite takes parameters in the type of x, which must not round them.
     if len(others) > 2 or None in sizes or any(_rounds(p, x) for p in others):
         return
-    fits = [p for p in others if _fits(p, sizes)]
-    if len(fits) != len(others):
-        return
+    for parameter in others:
+        shape = parameter.type.shape  # perhaps behind dimensions of 1
+        lead = (1,) * (len(shape) - len(sizes))
+        if not is_float(parameter.type.dtype) or shape != (*lead, *sizes):
+            return
     # A bias of one number, as zeros of untrained models are, is no value of its own.
     numbers = [float(n) for o in root.operands if root.name == "add" and (n := number(o))]
     bias = numbers[0] if numbers else 0.0
@@ -295,22 +287,11 @@ def _with_parameters(root: TermNode, x: TermNode, found: _Statistics) -> Iterato
         2: (("layernorm", (0, 1)), ("layernorm", (1, 0))),
     }
     large = prod(d or 0 for d in sizes) > _MADE
+    params = {"axis": found.axis - x.type.rank, "epsilon": found.epsilon}
     for name, order in orders[len(others)]:
         if not (large and any(isinstance(which, float) for which in order)):
-            yield _norm(name, root, x, found, order, fits)
-
-
-def _norm(
-    name: str,
-    root: TermNode,
-    x: TermNode,
-    found: _Statistics,
-    order: tuple[int | float, ...],
-    parameters: list[TermNode],
-) -> Candidate:
-    axis = found.axis - x.type.rank
-    build = partial(_norm_of, name, order, {"axis": axis, "epsilon": found.epsilon})
-    return Candidate(name, root, (x, *parameters), build)
+            build = partial(_norm_of, name, order, params)
+            yield Candidate(name, root, (x, *others), build)
 
 
 def _norm_of(
@@ -330,27 +311,6 @@ def _norm_of(
             vector = b.reshape(vector, shape=sizes)
         vectors.append(vector)
     return getattr(b, name)(x, *vectors, **params)
-
-
-def _fits(parameter: TermNode, sizes: tuple[int | None, ...]) -> bool:
-    """Return whether a value has the sizes of a parameter, behind dimensions of 1."""
-    shape = parameter.type.shape
-    return is_float(parameter.type.dtype) and shape in (
-        sizes,
-        (*(1,) * (len(shape) - len(sizes)), *sizes),
-    )
-
-
-def _parameters(root: TermNode, x: TermNode) -> list[TermNode]:
-    """Return the values beside x, and numbers, that a root needs, without views of them."""
-    depends = _dependents(root, x)
-    found: dict[TermNode, None] = {}
-    for node in depends:
-        for operand in node.operands if node is not x else ():
-            if operand in depends or operand.number is not None:
-                continue
-            found[_core(operand)] = None
-    return [n for n in found if n.number is None and n.name != "size"]
 
 
 def _core(node: TermNode) -> TermNode:
@@ -374,7 +334,6 @@ def _rounds(node: TermNode, like: TermNode) -> bool:
 
 
 def _dependents(root: TermNode, x: TermNode) -> set[TermNode]:
-    """Return the nodes from x to `root`."""
     memo: dict[TermNode, bool] = {x: True}
     budget = [REGION]
 
@@ -400,48 +359,25 @@ def batch_norms(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
     if not is_root(anchor):
         return
     for root in followers(anchor, graph):
-        images, vectors, numbers = _vectors(root)
-        for x in images:
-            for variance in vectors:
-                others = [v for v in vectors if v is not variance]
-                for epsilon in numbers:
-                    yield from _batch_norms(root, x, variance, others, epsilon)
-
-
-def _vectors(root: TermNode) -> tuple[list[TermNode], list[TermNode], list[float]]:
-    """Return the values of its type that a root needs, nearest first, vectors, and numbers."""
-    images: list[TermNode] = []
-    vectors: list[TermNode] = []
-    numbers: dict[float, None] = {}
-    pending, seen = list(root.operands), {root}
-    while pending and len(seen) < _IMAGES:
-        node = pending.pop(0)
-        if node in seen:
+        walked = walk(root, Trait.ARITHMETIC | VIEWS, _IMAGES)[1:]
+        numbers = list(dict.fromkeys(v for n in walked if (v := number(n)) is not None))
+        computed = [n for n in walked if number(n) is None]
+        images = [n for n in computed if n.type == root.type]
+        plain = [n for n in computed if n.type.rank == 1 and not n.has(Trait.ARITHMETIC)]
+        vectors = [n for n in plain if n.type != root.type]
+        if len(vectors) > 4:
             continue
-        seen.add(node)
-        if (value := number(node)) is not None:
-            numbers[value] = None
-        elif node.type == root.type:
-            images.append(node)
-        elif node.type.rank == 1 and not node.has(Trait.ARITHMETIC):
-            vectors.append(node)
-        if node.has(Trait.ARITHMETIC | VIEWS):
-            pending.extend(node.operands)
-    return images, vectors if len(vectors) <= 4 else [], list(numbers)
-
-
-def _batch_norms(
-    root: TermNode, x: TermNode, variance: TermNode, others: list[TermNode], epsilon: float
-) -> Iterator[Candidate]:
-    """Yield norms by the place of each other vector, and the axis along which all vary."""
-    length = variance.type.shape[0]
-    if not others or length is None or any(o.type != variance.type for o in others):
-        return
-    axes = [a for a in (1, x.type.rank - 1) if 0 < a < x.type.rank and x.type.shape[a] == length]
-    for axis in dict.fromkeys(axes):
-        for places in permutations(("scale", "bias", "mean"), len(others)):
-            build = partial(_batch_norm, places, {"axis": axis, "epsilon": epsilon})
-            yield Candidate("batchnorm", root, (x, variance, *others), build)
+        for x, variance, epsilon in product(images, vectors, numbers):
+            others = [v for v in vectors if v is not variance]
+            length, rank = variance.type.shape[0], x.type.rank
+            if not others or length is None or any(o.type != variance.type for o in others):
+                continue
+            # By the axis along which all vary, and the place of each other vector.
+            axes = [a for a in (1, rank - 1) if 0 < a < rank and x.type.shape[a] == length]
+            for axis in dict.fromkeys(axes):
+                for places in permutations(("scale", "bias", "mean"), len(others)):
+                    build = partial(_batch_norm, places, {"axis": axis, "epsilon": epsilon})
+                    yield Candidate("batchnorm", root, (x, variance, *others), build)
 
 
 def _batch_norm(
@@ -482,18 +418,21 @@ def attentions(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
     scores = _scores(anchor.operands[0])
     if scores is None:
         return
-    for root, guard in _products(anchor, graph):
-        for causal in (True, False):
-            yield from (replace(c, guard=guard) for c in _attentions(root, scores, causal))
-
-
-def _products(probabilities: TermNode, graph: TermGraph) -> Iterator[tuple[TermNode, Guard | None]]:
-    """Yield the products of the softmax, and of a guard behind it, with values."""
-    for reader in dict.fromkeys(graph.of(probabilities)):
+    roots: list[tuple[TermNode, Guard | None]] = []
+    for reader in dict.fromkeys(graph.of(anchor)):
         if reader.name == "matmul":
-            yield reader, None
-        elif reader.name == "select" and probabilities in reader.operands[1:]:
-            yield from ((r, _guarded) for r in graph.of(reader) if r.name == "matmul")
+            roots.append((reader, None))
+        elif reader.name == "select" and anchor in reader.operands[1:]:
+            roots += [(r, _guarded) for r in graph.of(reader) if r.name == "matmul"]
+    # A condition may be the causal one.
+    forms = [(scores, False)]
+    for condition in reversed(scores.conditions):
+        if peeled(condition[0]).name in ("compare", "constant", "not"):
+            rest = tuple(c for c in scores.conditions if c is not condition)
+            forms.insert(0, (replace(scores, conditions=rest), True))
+    for root, guard in roots:
+        for form, causal in forms:
+            yield from (replace(c, guard=guard) for c in _with_keys(root, form, causal))
 
 
 def _scores(node: TermNode, left: int = _LAYERS) -> _Scores | None:
@@ -520,17 +459,6 @@ def _scores(node: TermNode, left: int = _LAYERS) -> _Scores | None:
             inner, factor=inner.factor * factor, conditions=(condition, *inner.conditions)
         )
     return None
-
-
-def _attentions(root: TermNode, scores: _Scores, causal: bool) -> Iterator[Candidate]:
-    """Yield candidates by the condition that may be causal, and the way to read the keys."""
-    if causal:
-        for condition in scores.conditions:
-            if peeled(condition[0]).name in ("compare", "constant", "not"):
-                rest = tuple(c for c in scores.conditions if c is not condition)
-                yield from _with_keys(root, replace(scores, conditions=rest), True)
-        return
-    yield from _with_keys(root, scores, False)
 
 
 def _with_keys(root: TermNode, scores: _Scores, causal: bool) -> Iterator[Candidate]:
@@ -563,23 +491,17 @@ def _attention(
     value: Any,
     *masks: Any,
 ) -> Any:
+    """Return attention under one mask: conditions must be what `signs` say; else it is added."""
     if swap:
         rank = b.type_of(key).rank
         key = b.transpose(key, permutation=(*range(rank - 2), rank - 1, rank - 2))
-    return b.attention(query, key, value, *_joined(b, masks, signs), **params)
-
-
-def _joined(b: Any, masks: Sequence[Any], signs: tuple[bool, ...]) -> list[Any]:
-    """Return one mask: all conditions must be what `signs` say; without signs the mask is added."""
-    if not masks:
-        return []
     wanted = list(masks)
     for i, sign in enumerate(signs):
         wanted[i] = masks[i] if sign else b.not_(masks[i])
-    mask = wanted[0]
+    mask = wanted[:1]
     for other in wanted[1:]:
-        mask = b.and_(other, mask)
-    return [mask]
+        mask = [b.and_(other, mask[0])]
+    return b.attention(query, key, value, *mask, **params)
 
 
 def _guarded(b: Any, out: Any, query: Any, key: Any, value: Any, *masks: Any) -> Any:

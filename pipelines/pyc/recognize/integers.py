@@ -23,12 +23,7 @@ from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.pipelines.pyc.rewriting import (
-    constant_array,
-    made_by,
-    params_of,
-    splat_of,
-)
+from pyc_mlir.pipelines.pyc.rewriting import constant_array, made_by, only_user, params_of, splat_of
 
 _F32, _I32, _I8 = DTYPES["f32"], DTYPES["i32"], DTYPES["i8"]
 _BYTES = (_I8, DTYPES["ui8"])
@@ -297,7 +292,7 @@ def _chain(op: ir.Operation, filters: int) -> _Chain | None:
     value, named = op.result, _filter_axis(op)
     shape = from_mlir(value.type).shape
     while True:
-        user = _only_user(value)
+        user = only_user(value)
         if user is None or from_mlir(user.result.type).shape != shape:
             return None
         name = user.name[4:]
@@ -315,41 +310,31 @@ def _chain(op: ir.Operation, filters: int) -> _Chain | None:
                 (n, e.reshape(())) for n, e in zip(names, ends, strict=True) if e is not None
             ]
         elif name == "add" and array is not None and not bounds and not bias.any():
-            vector = _vector(array, named, len(shape))
-            if vector is None or vector.size not in (1, filters):
+            # It varies along the filters at most.
+            full = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+            size = full.shape[1 if named == 0 else len(shape) - 1]
+            if full.size != size or size not in (1, filters):
                 return None
-            bias = np.broadcast_to(vector, (filters,)).astype(np.float32)
+            bias = np.broadcast_to(array.reshape(-1), (filters,)).astype(np.float32)
         else:
             break
         value = user.result
     scale = np.float32(1)
     if name == "div" and array is not None and array.size == 1 and user.operands[0] == value:
         scale, value = np.float32(array.reshape(-1)[0]), user.result
-        user = _only_user(value)
+        user = only_user(value)
     if user is None or user.name != "pyc.round" or not scale > 0:
         return None
     value, zero = user.result, 0.0
-    user = _only_user(value)
+    user = only_user(value)
     if user is not None and user.name == "pyc.add":
         point = splat_of(user.operands[1])
         if point is None:
             return None
         zero, value = float(point), user.result
-        user = _only_user(value)
+        user = only_user(value)
     if user is None or user.name != "pyc.cast" or from_mlir(user.result.type).dtype not in _BYTES:
         return None
     least = float(np.iinfo(from_mlir(user.result.type).dtype).min)
     kept = [b for b in bounds if not (b[0] == "maximum" and b[1] == 0 and zero == least)]
     return _Chain(user, bias, tuple(kept), scale, zero)
-
-
-def _vector(array: np.ndarray, axis: int, rank: int) -> np.ndarray | None:
-    """Return a constant that varies along the filters at most, as a vector."""
-    full = array.reshape((1,) * (rank - array.ndim) + array.shape)
-    at = 1 if axis == 0 else rank - 1
-    return array.reshape(-1) if full.size == full.shape[at] else None
-
-
-def _only_user(value: ir.Value) -> ir.Operation | None:
-    users = [use.owner.operation for use in value.uses]
-    return users[0] if len(users) == 1 and len(users[0].results) == 1 else None

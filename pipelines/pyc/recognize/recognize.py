@@ -24,7 +24,7 @@ from pyc_mlir.dialects.types import accumulator, is_float
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.evidence import NotOffered
 from pyc_mlir.pipelines.driver.base import PassContext, Relation
-from pyc_mlir.pipelines.pyc.equivalence.algebra import RealAlgebra, SameOperations
+from pyc_mlir.pipelines.pyc.equivalence.algebra import RealAlgebra
 from pyc_mlir.pipelines.pyc.equivalence.nodes import (
     MOVED,
     NodeBuilder,
@@ -33,7 +33,7 @@ from pyc_mlir.pipelines.pyc.equivalence.nodes import (
     ordered,
     read_graph,
 )
-from pyc_mlir.pipelines.pyc.equivalence.terms import Terms, TooManyProducts
+from pyc_mlir.pipelines.pyc.equivalence.terms import SameOperations, Terms, TooManyProducts
 from pyc_mlir.pipelines.pyc.recognize.guesses import (
     REGION,
     Candidate,
@@ -45,9 +45,9 @@ from pyc_mlir.pipelines.pyc.recognize.guesses import (
 )
 from pyc_mlir.pipelines.pyc.recognize.integers import integers
 from pyc_mlir.pipelines.pyc.rewriting import as_type, defining_op, functions_of, is_unused, replace
-from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
-from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp, nominal
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,12 @@ class Match:
 def confirmed(candidate: Candidate, graph: TermGraph) -> Match | None:
     """Return the match of a candidate; None where it is none."""
     ops = region(candidate, graph)
-    if ops is None or not _is_wide_enough(candidate, ops):
+    if ops is None:
+        return None
+    # The composite computes in a type no narrower than any of the ops that it replaces.
+    dtype = candidate.root.type.dtype
+    width = (accumulator(dtype) if has(candidate.name, Trait.WIDE) else dtype).itemsize
+    if any(is_float(n.type.dtype) and n.type.dtype.itemsize > width for n in ops):
         return None
     try:
         spelled = candidate.build(NodeBuilder(), *candidate.leaves)
@@ -151,14 +156,6 @@ def is_own(node: TermNode) -> bool:
     return not node.has(MOVED) and is_float(node.type.dtype)
 
 
-def _is_wide_enough(candidate: Candidate, ops: Sequence[TermNode]) -> bool:
-    """Return the composite computes in a type no narrower than any of the ops it replaces."""
-    dtype = candidate.root.type.dtype
-    floats = [n.type.dtype for n in ops if is_float(n.type.dtype)]
-    width = (accumulator(dtype) if has(candidate.name, Trait.WIDE) else dtype).itemsize
-    return all(d.itemsize <= width for d in floats)
-
-
 def costs(match: Match, context: PassContext) -> tuple[Cost, Cost]:
     """Return the costs of the composite, and of the ops: IREE's code, elementwise ops fused."""
     model = CostModel(context.target, context.calibration)
@@ -184,22 +181,16 @@ def _cost(ops: Sequence[TermNode], model: CostModel) -> Cost:
         chain.append(op)
         home[op] = chain
     for chain in chains:
-        total += model.work(_work(chain)) + Cost(model.dispatch_seconds)
-    written = sum(_nbytes(chain[-1]) for chain in chains[:-1])
+        inputs = list(dict.fromkeys(o for n in chain for o in n.operands if o not in chain))
+        numbers = {node: i for i, node in enumerate((*inputs, *chain))}
+        nodes = [
+            WorkOp(n.name, tuple(numbers[o] for o in n.operands), n.params, n.type) for n in chain
+        ]
+        work = Work(tuple(Input(n.type) for n in inputs), tuple(nodes))
+        total += model.work(work) + Cost(model.dispatch_seconds)
+    types = [chain[-1].type for chain in chains[:-1]]
+    written = sum(nominal(type_.shape) * type_.dtype.itemsize for type_ in types)
     return total + Cost(workspace_bytes=written)
-
-
-def _work(chain: Sequence[TermNode]) -> Work:
-    """Return a chain of ops as data."""
-    inputs = list(dict.fromkeys(o for n in chain for o in n.operands if o not in chain))
-    numbers = {node: i for i, node in enumerate((*inputs, *chain))}
-    nodes = [WorkOp(n.name, tuple(numbers[o] for o in n.operands), n.params, n.type) for n in chain]
-    return Work(tuple(Input(n.type) for n in inputs), tuple(nodes))
-
-
-def _nbytes(node: TermNode) -> int:
-    shape = tuple(NOMINAL_DIMENSION if d is None else d for d in node.type.shape)
-    return node.type.with_shape(shape).nbytes
 
 
 KEEP = "keep"
@@ -255,18 +246,14 @@ def _integers(function: ir.Operation, seen: Counter[str], context: PassContext) 
             makers = [defining_op(v) for v in match.root.operands]
             with ir.InsertionPoint(match.root), match.root.location:
                 replace(match.root, match.build(), Relation.ERROR, match.name)
-            _erase_unused(makers)
+            while makers:
+                op = makers.pop()
+                if op is not None and is_unused(op):
+                    read = map(defining_op, dict.fromkeys(op.operands))
+                    makers += [m for m in read if m not in makers]
+                    op.erase()
             made.append(match.name)
     return made
-
-
-def _erase_unused(ops: list[ir.Operation | None]) -> None:
-    """Erase ops that nothing reads, and what then nothing reads."""
-    while ops:
-        op = ops.pop()
-        if op is not None and is_unused(op):
-            ops += [m for v in dict.fromkeys(op.operands) if (m := defining_op(v)) not in ops]
-            op.erase()
 
 
 def plan(graph: TermGraph, guesses: tuple[Guesses, ...]) -> list[Match]:
@@ -312,7 +299,6 @@ def _is_chosen(match: Match, ids: OpIds, context: PassContext) -> bool:
 
 
 def _reason(match: Match) -> str:
-    """Return how the composite rounds beside the ops."""
     if match.same:
         return "the same operations"
     guards = ", ".join(sorted(match.guards))

@@ -1,4 +1,4 @@
-"""Print the tests of test/lit that only lit can run; test_lit_in_process.py runs the others."""
+"""Print the tests of test/lit that only lit can run; test_pyc_opt.py runs the others."""
 
 from opt_harness import LIT_ROOT, run_lines
 

@@ -44,3 +44,13 @@ def ops_of(module: ir.Module) -> list[Any]:
     """The ops of the module's function, the return last. Keep the module alive beside them."""
     block = entry_function(module).regions[0].blocks[0]
     return [op.operation for op in block.operations]
+
+
+def names_of(module: ir.Module) -> list[str]:
+    """The ops of the function, without the dialect's name and the return."""
+    return [op.name.removeprefix("pyc.") for op in ops_of(module)][:-1]
+
+
+def computing(module: ir.Module) -> list[str]:
+    """The same without constants."""
+    return [name for name in names_of(module) if name != "constant"]

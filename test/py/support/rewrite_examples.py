@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from op_modules import module_of, ops_of
+from op_modules import module_of
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
@@ -61,24 +61,19 @@ def simplified(program: Program, types: Sequence[TensorType], context: ir.Contex
     return module
 
 
-def names_of(module: ir.Module) -> list[str]:
-    """The ops of the program, without the dialect's name and the return."""
-    return [op.name.removeprefix("pyc.") for op in ops_of(module)][:-1]
-
-
 def full(value: Any, dtype: np.dtype = F32, shape: Sequence[int] = ()) -> np.ndarray:
     return np.full(shape, value, dtype)
 
 
 @dataclass(frozen=True)
 class Example:
-    """A program on arguments of `types`; `left` names the ops that remain."""
+    """A program with one of some ops on arguments of `types`; `left` names those that remain."""
 
     rewrite: str
-    ops: tuple[str, ...]
+    ops: str
     program: Callable[..., Any]
-    types: tuple[TensorType, ...]
-    left: tuple[str, ...] = ()
+    types: tuple[TensorType, ...] = (X,)
+    left: str = ""
 
     def __str__(self) -> str:
         return f"{self.rewrite} {self.types[0] if self.types else ''}"
@@ -100,17 +95,17 @@ def twice(value: Any) -> Program:
 
 
 REPEATED = (
-    *((op, twice(np.float32(2.5)), (X,), ("constant", "$", "add")) for op in
+    *((op, twice(np.float32(2.5)), (X,), "constant $ add") for op in
       ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "rem")),
-    *((op, twice(np.int32(6)), (N,), ("constant", "$", "add")) for op in
+    *((op, twice(np.int32(6)), (N,), "constant $ add") for op in
       ("and", "or", "xor", "shift_left", "shift_right")),
-    ("threefry", twice(np.uint64(6)), (U,), ("constant", "$", "add")),
-    ("philox", lambda b, f, x: f(x, x, full(2, U64, (3, 3))), (U,), ("constant", "$")),
+    ("threefry", twice(np.uint64(6)), (U,), "constant $ add"),
+    ("philox", lambda b, f, x: f(x, x, full(2, U64, (3, 3))), (U,), "constant $"),
     ("compare", lambda b, f, x: f(x, full(2, F32, (3, 3)), predicate="lt"), (X,),
-     ("constant", "$")),
+     "constant $"),
     ("clip", lambda b, f, x: f(x, full(-1, F32, (3, 3)), full(1, F32, (3,))), (X,),
-     ("constant", "constant", "$")),
-    ("select", lambda b, f, c, x: f(c, x, full(2, F32, (3, 3))), (C, X), ("constant", "$")),
+     "constant constant $"),
+    ("select", lambda b, f, c, x: f(c, x, full(2, F32, (3, 3))), (C, X), "constant $"),
 )  # fmt: skip
 
 
@@ -128,8 +123,8 @@ def equal_parameters(ops: Sequence[str], *spelled: dict[str, Any]) -> Iterator[E
         return b.add(f(*given, **first), f(*given, **second))
 
     for op in ops:
-        left = (*LEFT.get(op, ()), "$", "add")
-        yield Example("spelled_parameters", (op,), program, (X,), left)
+        left = f"{LEFT.get(op, '')} $ add"
+        yield Example("spelled_parameters", op, program, left=left)
 
 
 # What the operands of an op are made of one matrix with, and the ops that this takes.
@@ -144,8 +139,8 @@ OPERANDS: dict[str, Program] = {
     "concat": lambda b, x: (x, x),
 }
 LEFT = {
-    "layernorm": ("reduce_max", "reduce_min"), "rmsnorm": ("reduce_max",),
-    "batchnorm": ("reduce_max",), "gather": ("argmax",),
+    "layernorm": "reduce_max reduce_min", "rmsnorm": "reduce_max", "batchnorm": "reduce_max",
+    "gather": "argmax",
 }  # fmt: skip
 REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_mean")
 
@@ -162,48 +157,45 @@ FORMS = (
     *equal_parameters(("cumulative", "argmax", "gather", "concat"), {"axis": -1}, {"axis": 1}),
     Example(
         "spelled_parameters",
-        ("iota",),
+        "iota",
         lambda b, f: b.add(f(shape=(3, 3), axis=-1), f(shape=(3, 3), axis=1)),
-        (),
-        ("$", "add"),
+        types=(),
+        left="$ add",
     ),
     Example(
         "spelled_parameters",
-        ("size",),
+        "size",
         lambda b, f, x: b.add(f(x, axes=(-2,)), f(x, axes=(0,))),
-        (DYNAMIC,),
-        ("$", "add"),
+        types=(DYNAMIC,),
+        left="$ add",
     ),
     *(
-        Example("repeated_constant", (op,), program, types, left)
+        Example("repeated_constant", op, program, types=types, left=left)
         for op, program, types, left in REPEATED
     ),
     Example(
         "mean_of_sum",
-        ("div",),
+        "div",
         lambda b, f, x: f(b.reduce_sum(x, axes=(-1,)), full(3)),
-        (X,),
-        ("reduce_mean",),
+        left="reduce_mean",
     ),
     Example(
         "mean_of_sum",
-        ("mul",),
+        "mul",
         lambda b, f, x: f(b.reduce_sum(x, axes=(0,)), full(1 / 8)),
-        (SQUARE,),
-        ("reduce_mean",),
+        types=(SQUARE,),
+        left="reduce_mean",
     ),
     Example(
         "kept_dimensions",
-        ("reshape",),
+        "reshape",
         lambda b, f, x: f(b.reduce_max(x, axes=(1,)), shape=(3, 1)),
-        (X,),
-        ("reduce_max",),
+        left="reduce_max",
     ),
     Example(
         "kept_dimensions",
-        ("reshape",),
+        "reshape",
         lambda b, f, x: f(b.reduce_sum(x, axes=(0,), keepdims=True), shape=(3,)),
-        (X,),
-        ("reduce_sum",),
+        left="reduce_sum",
     ),
 )

@@ -8,17 +8,7 @@ of its own.
 import numpy as np
 import pytest
 from conftest import FULL, sample
-from function_errors import (
-    FUNCTIONS,
-    MANY,
-    RESULT,
-    SOME,
-    campaign,
-    cases,
-    computed,
-    drawn,
-    errors,
-)
+from function_errors import FUNCTIONS, MANY, RESULT, SOME, campaign, cases, computed, drawn, errors
 from function_errors_page import PAGES, page
 
 import pyc_mlir

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from op_cases import Case, cases_of, dynamic_types, inputs
-from op_modules import case_module, module_of, ops_of
+from op_modules import case_module, module_of, names_of, ops_of
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
@@ -25,10 +25,6 @@ RTOL = {"float64": 1e-9, "float32": 1e-4, "float16": 3e-2, "bfloat16": 2e-1}
 @pytest.fixture(scope="module")
 def context() -> ir.Context:
     return new_context()
-
-
-def names_of(module: ir.Module) -> list[str]:
-    return [op.name.removeprefix("pyc.") for op in ops_of(module)][:-1]
 
 
 def stays(case: Case) -> bool:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from equivalence_campaign import SPELLINGS, encoder, mutants
+from equivalence_campaign import SPELLINGS, encoder, mlir_tv, mutants, pyc_pairs, rule_set
 from equivalence_mutants import PROGRAMS, read, takes
+from equivalence_rules import DATA
 
 from pyc_mlir import PycError, Relation, Tensor, TensorSpec, equivalent, nn
 from pyc_mlir.equivalence import Counterexample, Proof, Unknown, equivalent_all, replay
@@ -227,3 +228,43 @@ def test_arithmetic_of_the_fields():
     assert (fields.product(a, fields.inverse(a, q), q) == 1).all()
     (halves,) = fields.of_floats(np.array([0.5, -0.75, 3.0, 0.0]), [q])
     assert [int(h) * 4 % q for h in halves] == [2, q - 3, 12, 0]
+
+
+# Published rules are equal, damaged ones are rejected, and verdicts are kept; needs the data.
+
+
+published = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
+
+
+@published
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["taso", "tensat"])
+def test_all_rules_are_equal(name):
+    sound, damaged = rule_set(name)
+    assert all(answer.startswith("proof") for answer in sound), sound
+    assert "wrong proof" not in damaged, damaged
+
+
+@published
+@pytest.mark.full
+def test_rules_with_transfers_are_equal():
+    sound, damaged = rule_set("flexflow")
+    proofs = sum(n for answer, n in sound.items() if answer.startswith("proof"))
+    # One adds halves of a concatenation, one fits no shapes.
+    assert sound.total() - proofs == 2, sound
+    assert "wrong proof" not in damaged, damaged
+
+
+@published
+@pytest.mark.full
+def test_verdicts_on_programs_are_kept():
+    for answer, number in pyc_pairs().items():
+        different = answer.startswith("different")
+        assert different != (": proof" in answer), (answer, number)
+
+
+@published
+@pytest.mark.full
+def test_no_wrong_proof_on_pairs_of_mlir_tv():
+    for answer in mlir_tv():
+        assert not answer.startswith("does not refine: proof"), answer

@@ -9,7 +9,7 @@ import pytest
 from compiled import add_function, assert_close
 from conftest import FULL
 from conv_nets import draw_network
-from op_modules import ops_of
+from op_modules import computing as names
 
 from pyc_mlir import nn
 from pyc_mlir.api import compile
@@ -55,11 +55,6 @@ def folded(module: ir.Module) -> Choices:
     run_pipeline(module, "pyc-fold-norms", PassContext(choices=choices))
     assert module.operation.verify()
     return choices
-
-
-def names(module: ir.Module) -> list[str]:
-    found = [op.name.removeprefix("pyc.") for op in ops_of(module)][:-1]
-    return [name for name in found if name != "constant"]
 
 
 def conv(b: Any, x: Any) -> Any:

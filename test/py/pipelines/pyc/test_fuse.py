@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from op_modules import module_of, ops_of
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -18,7 +20,7 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Sit
 from pyc_mlir.pipelines.choices.log import load_recipe, write_log
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
-from pyc_mlir.pipelines.pyc.fuse import Fuse
+from pyc_mlir.pipelines.pyc.fuse import Fuse, FusionGraph
 
 Program = Callable[..., Any]
 X = tensor("f32", 4, 4)
@@ -108,65 +110,59 @@ def extended(b, x, y):
     return b.concat(b.relu(first), b.relu(b.concat(first, x, axis=0)), axis=0)
 
 
-FORMED: dict[str, tuple[Program, tuple[TensorType, ...], list[tuple[str, list[str]]]]] = {
+# A program, its groups, and its types unless it takes one X.
+FORMED: dict[str, Any] = {
     "bias and activation": (
         lambda b, x: b.relu(b.add(b.matmul(x, W), V)),
-        (X,),
         [("contraction", ["matmul", "add", "relu"])],
     ),
     "a dynamic batch": (
         lambda b, x: b.relu(b.add(b.matmul(x, W), V)),
-        (DYNAMIC,),
         [("contraction", ["matmul", "add", "relu"])],
+        (DYNAMIC,),
     ),
     "a convolution": (
         conv_block,
-        (tensor("f32", 1, 3, 5, 5),),
         [("contraction", ["conv2d", "add", "relu"])],
+        (tensor("f32", 1, 3, 5, 5),),
     ),
-    "a residual add": (residual, (X,), [("contraction", ["matmul", "add", "relu", "add"])]),
-    "a diamond": (silu_diamond, (X,), [("contraction", ["matmul", "sigmoid", "mul"])]),
+    "a residual add": (residual, [("contraction", ["matmul", "add", "relu", "add"])]),
+    "a diamond": (silu_diamond, [("contraction", ["matmul", "sigmoid", "mul"])]),
     "two layers": (
         lambda b, x: b.relu(b.matmul(b.relu(b.matmul(x, W)), W)),
-        (X,),
         [("contraction", ["matmul", "relu"])] * 2,
     ),
-    "a cluster": (cluster, (X,), [("elementwise", ["neg", "add", "tanh", "mul", "exp"])]),
-    "a norm": (norm_tail, (X,), [("row", ["layernorm", "mul"])]),
-    "a softmax": (lambda b, x: b.log(b.softmax(x)), (X,), [("row", ["softmax", "log"])]),
+    "a cluster": (cluster, [("elementwise", ["neg", "add", "tanh", "mul", "exp"])]),
+    "a norm": (norm_tail, [("row", ["layernorm", "mul"])]),
+    "a softmax": (lambda b, x: b.log(b.softmax(x)), [("row", ["softmax", "log"])]),
     "attention": (
         lambda b, x: b.add(b.attention(x, x, x, scale=0.5), x),
-        (X,),
         [("attention", ["attention", "add"])],
     ),
     "a pool": (
         lambda b, x: b.relu(b.max_pool2d(x, kernel=(2, 2))),
-        (tensor("f32", 1, 2, 4, 4),),
         [("window", ["max_pool2d", "relu"])],
+        (tensor("f32", 1, 2, 4, 4),),
     ),
     "parts and what follows": (
         lambda b, x: b.relu(b.concat(b.concat(x, x, axis=1), b.concat(x, x, axis=-1), axis=1)),
-        (X,),
         [("concat", ["concat", "concat", "concat", "relu"])],
     ),
     "a concatenation that another one extends": (
         extended,
-        (X, X),
         [("concat", ["concat", "relu"]), ("concat", ["concat", "concat", "relu"])],
+        (X, X),
     ),
     "concatenations along two axes": (
         lambda b, x: b.relu(b.concat(b.concat(x, x, axis=1), b.concat(x, x, axis=1), axis=0)),
-        (X,),
         [("concat", ["concat", "relu"])],
     ),
     "an epilogue that a shape ends": (
         lambda b, x: b.tanh(b.reduce_sum(b.relu(b.matmul(x, W)), axes=(0,))),
-        (X,),
         [("contraction", ["matmul", "relu"])],
     ),
     "an epilogue that ends where a value is needed twice": (
         lambda b, x: (lambda y: b.matmul(b.exp(y), y))(b.relu(b.matmul(x, W))),
-        (X,),
         [("contraction", ["matmul", "relu"])],
     ),
 }
@@ -174,32 +170,25 @@ FORMED: dict[str, tuple[Program, tuple[TensorType, ...], list[tuple[str, list[st
 
 @pytest.mark.parametrize("name", FORMED)
 def test_formed(name, context):
-    program, types, expected = FORMED[name]
+    program, expected, *given = FORMED[name]
+    (types,) = given or [(X,)]
     assert groups_of(fused(program, types, Choices())) == expected
 
 
-NOT_FORMED: dict[str, tuple[Program, tuple[TensorType, ...]]] = {
-    "a matmul alone": (lambda b, x: b.matmul(x, W), (X,)),
-    "one elementwise op": (lambda b, x: b.relu(x), (X,)),
-    "a producer that is needed elsewhere": (
-        lambda b, x: (lambda y: b.matmul(b.relu(y), y))(b.matmul(x, W)),
-        (X,),
+NOT_FORMED: dict[str, Program] = {
+    "a matmul alone": lambda b, x: b.matmul(x, W),
+    "one elementwise op": lambda b, x: b.relu(x),
+    "a producer that is needed elsewhere": lambda b, x: (lambda y: b.matmul(b.relu(y), y))(
+        b.matmul(x, W)
     ),
-    "an op that widens its operand": (
-        lambda b, x: b.add(b.reduce_sum(b.matmul(x, W), axes=(0,)), x),
-        (X,),
-    ),
-    "movement between": (
-        lambda b, x: b.relu(b.transpose(b.matmul(x, W), permutation=(1, 0))),
-        (X,),
-    ),
+    "an op that widens its operand": lambda b, x: b.add(b.reduce_sum(b.matmul(x, W), axes=(0,)), x),
+    "movement between": lambda b, x: b.relu(b.transpose(b.matmul(x, W), permutation=(1, 0))),
 }
 
 
 @pytest.mark.parametrize("name", NOT_FORMED)
 def test_not_formed(name, context):
-    program, types = NOT_FORMED[name]
-    assert groups_of(fused(program, types, Choices())) == []
+    assert groups_of(fused(NOT_FORMED[name], (X,), Choices())) == []
 
 
 def test_a_returned_value_is_a_use(context):
@@ -296,8 +285,7 @@ def test_costs_are_unknown_for_dynamic_shapes(context):
 
 def test_keeping_says_why(context):
     choices = Choices()
-    program, types = NOT_FORMED["a producer that is needed elsewhere"]
-    fused(program, types, choices)
+    fused(NOT_FORMED["a producer that is needed elsewhere"], (X,), choices)
     (keep,) = choices.log[0].alternatives
     assert keep.name == "keep"
     assert "needed elsewhere" in keep.reason
@@ -305,7 +293,8 @@ def test_keeping_says_why(context):
 
 @pytest.mark.parametrize("name", FORMED)
 def test_a_policy_may_keep_everything(name, context):
-    program, types, _ = FORMED[name]
+    program, _, *given = FORMED[name]
+    (types,) = given or [(X,)]
     choices = Choices(KEEP)
     module = fused(program, types, choices)
     assert groups_of(module) == []
@@ -407,5 +396,38 @@ def test_names_among_alternatives_are_unique(context):
 
 
 def test_every_kind_of_anchor_is_formed_above():
-    kinds = {kind for _, _, groups in FORMED.values() for kind, _ in groups}
+    kinds = {kind for _, groups, *_ in FORMED.values() for kind, _ in groups}
     assert kinds == {d.anchor for d in OPS.values()} - {""}
+
+
+# Fusion's analysis without MLIR: the groups with a single result.
+
+
+@st.composite
+def chains(draw):
+    """Users by position (all behind it) and some members, in order."""
+    size = draw(st.integers(1, 12))
+    users = [
+        sorted(draw(st.sets(st.integers(i + 1, size - 1), max_size=3))) if i + 1 < size else []
+        for i in range(size)
+    ]
+    members = sorted(draw(st.sets(st.integers(0, size - 1), min_size=1)))
+    return users, tuple(members)
+
+
+@given(chains())
+def test_closed_prefixes_are_those_with_one_result(chain):
+    graph = FusionGraph.__new__(FusionGraph)
+    graph.users, members = chain
+    wanted = [
+        n for n in range(len(members), 1, -1) if graph.escapes(members[:n]) == [members[n - 1]]
+    ]
+    assert graph.closed_prefixes(members) == wanted
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_below_one_is_refused(limit):
+    with pytest.raises(PycError, match=f"`max-ops`: expected 1 or more, got {limit}") as caught:
+        Fuse(max_ops=limit)
+    assert caught.value.code is ReasonCode.INVALID_PIPELINE
+    assert Fuse(max_ops=1).max_ops == 1

@@ -60,27 +60,11 @@ def test_malformed_shapes_are_refused(text):
     assert caught.value.code is ReasonCode.INVALID_PIPELINE
 
 
-def test_sizes_reach_the_signature(context):
-    text = infer(NEG, context, "2x?")
-    assert "(%arg0: tensor<2x?xf32>) -> tensor<2x?xf32>" in text
-    assert "?x?" not in text
-
-
 def test_statistics_count_what_was_refined(context):
     with context, ir.Location.unknown():
         module = ir.Module.parse(NEG)
         assert InferShapes("2x3").run(module, PassContext()) == {"refined": 2}
         assert InferShapes("2x3").run(module, PassContext()) == {"refined": 0}
-
-
-def test_an_ops_own_rule_refines_its_result(context):
-    text = """
-func.func @main(%x: tensor<2x3xf32>) -> tensor<?x?xf32> {
-  %0 = "pyc.transpose"(%x) {permutation = array<i64: 1, 0>} : (tensor<2x3xf32>) -> tensor<?x?xf32>
-  %1 = "pyc.matmul"(%x, %0) : (tensor<2x3xf32>, tensor<?x?xf32>) -> tensor<?x?xf32>
-  return %1 : tensor<?x?xf32>
-}"""
-    assert "-> tensor<2x2xf32>" in infer(text, context)
 
 
 def test_what_is_declared_better_stays(context):
@@ -103,17 +87,31 @@ func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {
 }"""
 
 
-def test_groups_are_refined_with_their_bodies(context):
-    assert "?" not in infer(GROUP, context, "4")
-
-
 MAIN_SECOND = "func.func @helper(%x: tensor<?xf32>) -> tensor<?xf32> { return %x : tensor<?xf32> }"
 
 
-def test_shapes_are_those_of_main_wherever_it_stands(context):
-    text = infer(MAIN_SECOND + NEG, context, "2x3")
-    assert "@main(%arg0: tensor<2x3xf32>)" in text
-    assert "@helper(%arg0: tensor<?xf32>)" in text
+SQUARES = """
+func.func @main(%x: tensor<2x3xf32>) -> tensor<?x?xf32> {
+  %0 = "pyc.transpose"(%x) {permutation = array<i64: 1, 0>} : (tensor<2x3xf32>) -> tensor<?x?xf32>
+  %1 = "pyc.matmul"(%x, %0) : (tensor<2x3xf32>, tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %1 : tensor<?x?xf32>
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes", "held", "gone"),
+    [
+        (NEG, "2x?", "(%arg0: tensor<2x?xf32>) -> tensor<2x?xf32>", "?x?"),
+        (SQUARES, "", "-> tensor<2x2xf32>", "?"),
+        (GROUP, "4", "pyc.group", "?"),
+        (MAIN_SECOND + NEG, "2x3", "@main(%arg0: tensor<2x3xf32>)", "?x?"),
+        (MAIN_SECOND + NEG, "2x3", "@helper(%arg0: tensor<?xf32>)", "?x?"),
+    ],
+    ids=["signature", "an op's own rule", "groups and their bodies", "main", "other functions"],
+)
+def test_what_is_known_reaches(text, shapes, held, gone, context):
+    found = infer(text, context, shapes)
+    assert held in found and gone not in found
 
 
 def test_without_a_main_there_is_no_entry(context):

@@ -10,6 +10,7 @@ import pytest
 from compiled import add_function, assert_close, compile_and_load, run_function
 from conftest import FULL
 from conv_nets import TO_FIRST, TO_LAST, draw_network
+from op_modules import computing as names
 from op_modules import ops_of
 from random_graphs import Graph as Network
 
@@ -22,8 +23,8 @@ from pyc_mlir.dialects.types import DTYPES, TensorType, tensor
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site
 from pyc_mlir.pipelines.driver.base import KernelRules, PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
-from pyc_mlir.pipelines.pyc.layout import CHANNELS_LAST, KEEP, Layout, LayoutGraph, plan
-from pyc_mlir.pipelines.pyc.orders import NHWC, between, moves
+from pyc_mlir.pipelines.pyc.layout import CHANNELS_LAST, KEEP, Layout
+from pyc_mlir.pipelines.pyc.orders import between, moves
 from pyc_mlir.pipelines.target.target import Target
 
 NETWORKS = 1500 if FULL else 60
@@ -63,12 +64,6 @@ def laid_out(module: ir.Module, policy: Any = None) -> Choices:
     run_pipeline(module, "pyc-layout", PassContext(choices=choices))
     assert module.operation.verify()
     return choices
-
-
-def names(module: ir.Module) -> list[str]:
-    """The ops after the pass, without constants and the return."""
-    found = [op.name.removeprefix("pyc.") for op in ops_of(module)][:-1]
-    return [name for name in found if name != "constant"]
 
 
 def check(body: Callable[..., Any], *types: TensorType, sizes: int = 9) -> list[str]:
@@ -375,14 +370,6 @@ def test_a_target_of_the_pass_wins_and_must_exist():
     with pytest.raises(PycError, match="expected one of") as caught:
         Layout(target="tpu")
     assert caught.value.code is ReasonCode.INVALID_PIPELINE
-
-
-def test_plans_are_data():
-    module = module_of(lambda b, x: b.relu(conv(b, x)))
-    graph = LayoutGraph(ops_of(module)[0].parent)
-    (region,) = plan(graph)
-    assert [step.out for step in region.values()] == [NHWC, NHWC]
-    assert plan(LayoutGraph(ops_of(module)[0].parent)) == plan(graph)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,19 +1,27 @@
 """pyc-recognize: forms that exporters write, the rules of sharing and of contracts, decisions."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import FULL
+from encoders import WIDTH, legacy, named
+from op_modules import computing as names
 from op_modules import module_of, ops_of
+from spellings import KINDS, Spelling, draw, draw_near
 
+from pyc_mlir.api import compile
 from pyc_mlir.compilation.lower import context_of
-from pyc_mlir.compilation.options import make_options
+from pyc_mlir.compilation.options import HIGH_LEVEL, make_options
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType, tensor
+from pyc_mlir.frontends.onnx.importer import import_onnx
+from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.pipelines.choices.choices import Choices, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.driver.base import PassContext
@@ -49,11 +57,6 @@ def plain(body: Body, types: list[TensorType]) -> ir.Module:
     module = module_of(body, types, ir.Context.current)
     run_pipeline(module, BEFORE, PassContext())
     return module
-
-
-def names(module: ir.Module) -> list[str]:
-    found = [op.name.removeprefix("pyc.") for op in ops_of(module)][:-1]
-    return [name for name in found if name != "constant"]
 
 
 @pytest.mark.parametrize("function", ["gelu", "silu"])
@@ -486,3 +489,137 @@ def test_programs_without_spelled_composites_are_left_alone():
     context = PassContext(choices=Choices())
     before, after = plain(body, [X]), run(body, [X], context)
     assert str(before) == str(after) and not context.choices.log
+
+
+# An encoder that is written out becomes the encoder that names its composites.
+
+
+LAYERS = 4
+WHOLE = f"{BEFORE},{AFTER}"
+
+
+def counted(module: ir.Module) -> Counter[str]:
+    return Counter(op.name.removeprefix("pyc.") for op in ops_of(module))
+
+
+def after(module: ir.Module, passes: str = WHOLE) -> ir.Module:
+    run_pipeline(module, passes, PassContext())
+    return module
+
+
+def imported(batch: int | str, length: int | str) -> ir.Module:
+    return import_onnx(legacy(LAYERS, batch, length), context=new_context())
+
+
+def arguments(batch: int, length: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(1)
+    mask = np.ones((batch, 1, 1, length), np.float32)
+    mask[0, ..., length // 2 :] = 0
+    return [rng.normal(0, 1, (batch, length, WIDTH)).astype(np.float32), mask]
+
+
+@pytest.mark.full
+def test_a_written_out_encoder_has_the_ops_of_the_named_one():
+    wanted = counted(after(trace(named(LAYERS), *arguments(2, 6)), BEFORE))
+    found = counted(after(imported(2, 6)))
+    assert found == wanted
+    assert found["attention"] == found["gelu"] == LAYERS and found["layernorm"] == 2 * LAYERS
+
+
+@pytest.mark.parametrize("sizes", [(1, 3), (3, 8)])
+@pytest.mark.sampled(1)
+def test_a_dynamic_encoder_is_recognized_and_equal(sizes):
+    plain, module = after(imported("batch", "length"), BEFORE), after(imported("batch", "length"))
+    assert counted(module) == counted(after(imported(2, 6)))
+    given = arguments(*sizes)
+    (want,), (got,) = interpret(plain, given), interpret(module, given)
+    np.testing.assert_allclose(got, want, 1e-4, 1e-5)
+
+
+@pytest.mark.full
+def test_what_is_left_to_iree_is_less():
+    """Groups and lone ops behind the passes of a compile, with and without the pass."""
+    written = after(imported(2, 6), HIGH_LEVEL.replace("pyc-recognize,", ""))
+    recognized = after(imported(2, 6), HIGH_LEVEL)
+    computed = [
+        sum(n for name, n in counted(m).items() if name not in ("constant", "reshape"))
+        for m in (written, recognized)
+    ]
+    assert computed[1] < 0.7 * computed[0], computed
+
+
+@pytest.mark.full
+def test_a_recognized_encoder_compiles_and_is_equal():
+    """Dynamic, from the ONNX model to results on the CPU."""
+    program = compile(legacy(1, "batch", "length"))
+    plain = import_onnx(legacy(1, "batch", "length"), context=new_context())
+    made = [d.chosen for d in program.artifact.decisions if d.site.pass_name == "pyc-recognize"]
+    assert Counter(made) == {"layernorm": 2, "softmax": 1, "attention": 1, "gelu": 1}
+    for sizes in ((2, 5), (1, 16)):
+        given = arguments(*sizes)
+        (want,) = interpret(plain, given)
+        np.testing.assert_allclose(program(*given), want, 1e-4, 1e-5)
+
+
+# pyc-recognize on random spellings: each is found and stays equal; near misses stay equal too.
+
+
+BATCHES = 20
+EACH = 250 if FULL else 10
+
+
+def recognized(spelling: Spelling, context: ir.Context) -> tuple[ir.Module, ir.Module]:
+    """The program before and after."""
+    before, after = (module_of(spelling.body, spelling.types, context) for _ in "ab")
+    for module, passes in ((before, BEFORE), (after, f"{BEFORE},{AFTER}")):
+        run_pipeline(module, passes, PassContext(compares=True))
+        assert module.operation.verify()
+    return before, after
+
+
+def truth(spelling: Spelling, context: ir.Context, arrays: list[np.ndarray]) -> np.ndarray:
+    """What the program computes in f64."""
+    f64 = np.dtype(np.float64)
+    wide = module_of(spelling.body, [t.with_dtype(f64) for t in spelling.types], context)
+    return interpret(wide, [a.astype(f64) for a in arrays])[0]
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.full
+def test_a_spelling_is_recognized_and_errs_no_more(batch):
+    """The composite as its decomposition: each of its operations is rounded."""
+    for seed in range(batch * EACH, (batch + 1) * EACH):
+        spelling = draw(seed)
+        arrays = spelling.arrays((3, 3), seed)
+        with new_context() as context, ir.Location.unknown():
+            before, after = recognized(spelling, context)
+            found = names(after)
+            assert set(spelling.composite.split("/")) & set(found), f"{seed}: {spelling}: {found}"
+            run_pipeline(after, "pyc-decompose", PassContext())
+            exact = truth(spelling, context, arrays)
+            plain, composite = (interpret(m, arrays)[0].astype(float) for m in (before, after))
+        assert np.array_equal(np.isnan(plain), np.isnan(composite)), f"{seed}: {spelling}"
+        errors = [np.nanmax(np.abs(a - exact), initial=0.0) for a in (plain, composite)]
+        unit = np.nanmax(np.abs(exact), initial=1.0) * np.finfo(arrays[0].dtype).eps
+        assert errors[1] <= max(1.5 * errors[0], 4 * unit), f"{seed}: {spelling}: {errors}, {unit}"
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.full
+def test_a_near_miss_stays_what_it_is(batch):
+    for seed in range(batch * EACH, (batch + 1) * EACH):
+        spelling = draw_near(seed)
+        with new_context() as context, ir.Location.unknown():
+            before, after = recognized(spelling, context)
+            arrays = spelling.arrays((3, 3), seed)
+            (want,), (got,) = (interpret(m, arrays) for m in (before, after))
+        assert np.array_equal(np.isnan(want), np.isnan(got)), f"{seed}: {spelling}: {names(after)}"
+        largest = np.nanmax(np.abs(want[np.isfinite(want)]), initial=1.0)
+        np.testing.assert_allclose(got, want, 1e-9, 1e-10 * largest, err_msg=f"{seed}: {spelling}")
+
+
+def test_the_draws_are_of_every_kind():
+    drawn = {s.composite for s in map(draw, range(200))}
+    assert drawn == {"/".join(names) for _, names, _, _ in KINDS.values()}
+    missed = {draw_near(seed).miss for seed in range(400)}
+    assert missed == {miss for *_, misses in KINDS.values() for miss in misses}
