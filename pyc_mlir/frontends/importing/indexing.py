@@ -24,7 +24,7 @@ def extent_value(b: Any, size: Extent) -> Any:
 def wrapped(b: Any, indices: Any, size: Extent) -> Any:
     """i64 indices from the start, for those that may count from the end."""
     indices = b.convert(indices, I64)
-    negative = b.compare(indices, b.constant(np.array(0, np.int64)), predicate="lt")
+    negative = b.lt(indices, 0)
     return b.select(negative, b.add(indices, extent_value(b, size)), indices)
 
 

@@ -101,13 +101,13 @@ def attention(
         given = () if mask is None else (mask,)
         out = b.attention(query, full_key, full_value, *given, scale=scale)
     if seen is not None:
-        out = b.select(seen, out, b.scalar(0, out))
+        out = b.select(seen, out, 0)
     return merge_heads(b, out) if joined else out, key, value, shown
 
 
 def scores_of(b: Any, query: Any, key: Any, scale: float, cap: float) -> Any:
     """Build products of queries and keys, through cap * tanh(score / cap) if there is one."""
-    scores = b.matmul(b.mul(query, b.scalar(scale, query)), swap_last(b, key))
+    scores = b.matmul(b.mul(query, scale), swap_last(b, key))
     if not cap:
         return scores
     limit = b.scalar(cap, query)
@@ -126,12 +126,12 @@ def _by_scores(
         raise unsupported("qk_matmul_output_mode=0 with softcap: expected another mode")
     masked = scores
     if mask is not None and b.type_of(mask).dtype == BOOL:
-        masked = b.select(mask, scores, b.scalar(-np.inf, scores))
+        masked = b.select(mask, scores, -np.inf)
     elif mask is not None:
         masked = b.add(scores, mask)
     weights = b.softmax(masked, axis=-1)
     if seen is not None:
-        weights = b.select(seen, weights, b.scalar(0, weights))
+        weights = b.select(seen, weights, 0)
     shown = {2: masked, 3: weights}.get(mode, scores)
     return b.matmul(weights, value), shown
 
@@ -180,7 +180,7 @@ def _mask(b: Any, given: Any, visible: Any, length: Extent) -> Any:
         return given
     if b.type_of(given).dtype == BOOL:
         return b.and_(visible, given)
-    return b.select(visible, given, b.scalar(-np.inf, given))
+    return b.select(visible, given, -np.inf)
 
 
 def _widened(b: Any, mask: Any, length: Extent) -> Any:
@@ -214,11 +214,9 @@ def _visible(b: Any, query: Any, key: Any, past: Any, nonpad: Any, form: _Scores
     tests: Sequence[tuple[str, int, bool]] = (
         ("ge", 0, bool(form.is_causal)), ("le", left, left >= 0), ("ge", -right, right >= 0)
     )  # fmt: skip
-    parts = [
-        b.compare(behind, np.array(v, np.int64), predicate=p) for p, v, applies in tests if applies
-    ]
+    parts = [b.compare(behind, v, predicate=p) for p, v, applies in tests if applies]
     if lengths is not None:
-        parts.append(b.compare(columns, lengths, predicate="lt"))
+        parts.append(b.lt(columns, lengths))
     return reduce(b.and_, parts) if parts else None
 
 
@@ -352,14 +350,14 @@ def _filter(b: Any, mask: Any, value: float, query: Any, key: Any) -> Any:
         if given != batch:
             bounds = reshape_to(b, ends, (2, batch))
             ends, starts = take(b, bounds, 0, 0, 1), take(b, bounds, 0, 1, 2)
-        shown = b.compare(places, b.reshape(ends, shape=(-1, 1)), predicate="lt")
+        shown = b.lt(places, b.reshape(ends, shape=(-1, 1)))
         if starts is not None:
-            begun = b.compare(places, b.reshape(starts, shape=(-1, 1)), predicate="ge")
+            begun = b.ge(places, b.reshape(starts, shape=(-1, 1)))
             shown = b.and_(shown, begun)
     elif all(isinstance(d, int) for d in (given, width)) and given != width:
         raise unsupported("a mask of another length than the keys: expected an entry for each")
     else:
-        shown = b.compare(mask, b.scalar(0, mask), predicate="gt")
+        shown = b.gt(mask, 0)
     if rank not in (1, 2, 3):
         raise unsupported(f"a mask of rank {rank}: expected 1 to 3")
     shown = b.expand_dims(b.expand_dims(shown, 1), 1) if rank < 3 else b.expand_dims(shown, 1)
@@ -374,7 +372,7 @@ def _causal(b: Any, query: Any, key: Any, fresh: Any) -> Any:
     past = b.sub(extent_value(b, b.dims(key)[2]), extent_value(b, b.dims(fresh)[2]))
     rows = b.add(b.reshape(b.iota_like(query, 2), shape=(-1, 1)), past)
     columns = b.reshape(b.iota_like(key, 2), shape=(1, -1))
-    shown = b.compare(columns, rows, predicate="le")
+    shown = b.le(columns, rows)
     return b.select(shown, b.scalar(0, query), b.scalar(-np.inf, query))
 
 
@@ -504,14 +502,14 @@ def group_query_attention(
 def _past_lengths(n: OnnxNode, query: Any, lengths: Any, past_key: Any) -> Any:
     """i64 [batch, 1]: the keys of each sequence in the cache before this call."""
     b = n.b
-    ends = b.add(b.reshape(b.convert(lengths, I64), shape=(-1, 1)), np.array(1, np.int64))
+    ends = b.add(b.reshape(b.convert(lengths, I64), shape=(-1, 1)), 1)
     if past_key is None:
-        return b.mul(ends, np.array(0, np.int64))
+        return b.mul(ends, 0)
     fresh = extent_value(b, b.dims(query)[2])
     total = b.reshape(b.convert(n.x(6), I64), shape=())
-    before = b.maximum(b.sub(ends, fresh), np.array(0, np.int64))
-    first = b.compare(total, fresh, predicate="eq")
-    return b.select(first, np.array(0, np.int64), before)
+    before = b.maximum(b.sub(ends, fresh), 0)
+    first = b.eq(total, fresh)
+    return b.select(first, 0, before)
 
 
 def _turned(b: Any, x: Any, past: Any, turns: tuple[Any, Any, Any], form: _Grouped) -> Any:
@@ -553,18 +551,18 @@ def _appended(n: OnnxNode, fresh: Any, cache: Any, past: Any) -> Any:
     rows = fresh if cache is None else b.concat(cache, fresh, axis=2)
     places = b.reshape(vector(b, length), shape=(1, -1))
     behind = b.sub(places, past)
-    last = b.sub(extent_value(b, new), np.array(1, np.int64))
+    last = b.sub(extent_value(b, new), 1)
     zero = np.array(0, np.int64)
     taken = b.minimum(b.maximum(behind, zero), b.maximum(last, zero))
     taken = b.add(taken, extent_value(b, old))
-    taken = b.select(b.compare(behind, zero, predicate="lt"), places, taken)
+    taken = b.select(b.lt(behind, zero), places, taken)
     taken = expand_to(b, b.expand_dims(taken, 1), (batch, heads, length))
     whole = b.dims(rows)[:3]
     flat = reshape_to(b, rows, (product(whole), depth))
     out = b.gather(flat, along(b, taken, whole, 2), axis=0)
-    held = b.compare(behind, extent_value(b, new), predicate="lt")
+    held = b.lt(behind, extent_value(b, new))
     held = b.expand_dims(b.expand_dims(held, 1), 3)
-    return b.select(held, out, b.scalar(0, out))
+    return b.select(held, out, 0)
 
 
 def _attended(
@@ -575,13 +573,13 @@ def _attended(
     seen = _seen(b, query, key, past, form)
     sinks = form.smooth_softmax > 0 or sink is not None
     if not form.softcap and not sinks:
-        mask = seen if bias is None else b.select(seen, bias, b.scalar(-np.inf, bias))
+        mask = seen if bias is None else b.select(seen, bias, -np.inf)
         return b.attention(query, key, value, mask, scale=scale)
 
     def formula(query: Any, key: Any, value: Any, *bias: Any) -> Any:
         scores = scores_of(b, query, key, scale, form.softcap)
         scores = b.add(scores, *bias) if bias else scores
-        scores = b.select(seen, scores, b.scalar(-np.inf, scores))
+        scores = b.select(seen, scores, -np.inf)
         weights = _with_sink(b, scores, sink) if sinks else b.softmax(scores, axis=-1)
         return b.matmul(weights, value)
 
@@ -608,11 +606,11 @@ def _seen(b: Any, query: Any, key: Any, past: Any, form: _Grouped) -> Any:
     rows = b.add(start, b.reshape(b.iota_like(query, 2), shape=(-1, 1)))
     columns = b.reshape(b.iota_like(key, 2), shape=(1, -1))
     if form.causal:
-        tests = [b.compare(columns, rows, predicate="le")]
+        tests = [b.le(columns, rows)]
     else:
         end = b.add(start, extent_value(b, b.dims(query)[2]))
-        tests = [b.compare(columns, end, predicate="lt")]
+        tests = [b.lt(columns, end)]
     if form.local_window_size >= 0:
         window = np.array(form.local_window_size, np.int64)
-        tests.append(b.compare(b.sub(rows, columns), window, predicate="lt"))
+        tests.append(b.lt(b.sub(rows, columns), window))
     return reduce(b.and_, tests)

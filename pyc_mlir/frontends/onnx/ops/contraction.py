@@ -48,7 +48,7 @@ def _scaled(b: Any, x: Any, factor: float) -> Any:
         return x
     if not is_float(b.type_of(x).dtype) and factor != int(factor):
         raise unsupported(f"factor {factor} with integers: expected a whole number")
-    return b.mul(x, b.scalar(factor, x))
+    return b.mul(x, factor)
 
 
 @node("Det")
@@ -129,8 +129,8 @@ def _plain(b: Any, x: Any, label: str) -> tuple[Any, str]:
     while len(set(label)) < len(label):
         place = next(i for i, c in enumerate(label) if c in label[:i])
         first = label.index(label[place])
-        same = b.compare(b.iota_like(x, first), b.iota_like(x, place), predicate="eq")
-        x = b.reduce_sum(b.select(same, x, b.scalar(0, x)), axes=(place,), keepdims=False)
+        same = b.eq(b.iota_like(x, first), b.iota_like(x, place))
+        x = b.reduce_sum(b.select(same, x, 0), axes=(place,), keepdims=False)
         label = label[:place] + label[place + 1 :]
     return x, label
 
@@ -221,7 +221,7 @@ def _extreme(b: Any, x: Any, fold: _Fold, op: str) -> Any:
     wide = b.cast(x, dtype=DTYPES["i8"])
     # The identities of i8 are not 0 and 1: an empty maximum is false, an empty minimum true.
     zero = b.constant(np.array(0, np.int8))
-    return b.compare(fold(op, wide), zero, predicate="gt")
+    return b.gt(fold(op, wide), zero)
 
 
 def _mean(b: Any, x: Any, fold: _Fold) -> Any:
@@ -235,8 +235,8 @@ def _log_sum_exp(b: Any, x: Any, fold: _Fold) -> Any:
 
     def compute(x: Any) -> Any:
         top = b.reduce_max(x, axes=axes, keepdims=True)
-        finite = b.compare(b.abs(top), b.scalar(np.inf, x), predicate="lt")
-        top = b.select(finite, top, b.scalar(0, x))
+        finite = b.lt(b.abs(top), np.inf)
+        top = b.select(finite, top, 0)
         total = b.reduce_sum(b.exp(b.sub(x, top)), axes=axes, keepdims=True)
         out = b.add(b.log(total), top)
         # Dimensions of size 1: any reduction drops them.
@@ -284,7 +284,7 @@ def arg_extreme(
     index = b.argmax(x, axis=axis, keepdims=bool(keepdims))
     if not select_last_index:
         return index
-    return b.sub(b.sub(b.size(x, axis), np.array(1, np.int64)), index)
+    return b.sub(b.sub(b.size(x, axis), 1), index)
 
 
 @node("CumSum", "CumProd")

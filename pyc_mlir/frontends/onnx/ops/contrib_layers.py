@@ -111,7 +111,7 @@ def gelu(n: OnnxNode, x: Any, bias: Any = None) -> Any:
 @contrib("QuickGelu")
 def quick_gelu(b: Any, x: Any, *, alpha: float = 1.702) -> Any:
     """out = x * sigmoid(alpha x)."""
-    return b.mul(x, b.sigmoid(b.mul(x, b.scalar(alpha, x))))
+    return b.mul(x, b.sigmoid(b.mul(x, alpha)))
 
 
 def _activated(b: Any, x: Any, name: str, numbers: Sequence[float]) -> Any:
@@ -126,11 +126,11 @@ def _activated(b: Any, x: Any, name: str, numbers: Sequence[float]) -> Any:
     if name == "Elu":
         return elu(b, x, 1.0 if first is None else first)
     if name == "Clip" and len(numbers) == 2:
-        return b.minimum(b.maximum(x, b.scalar(first, x)), b.scalar(second, x))
+        return b.minimum(b.maximum(x, first), second)
     if name == "HardSigmoid":
-        line = b.mul(x, b.scalar(0.2 if first is None else first, x))
-        out = b.add(line, b.scalar(0.5 if second is None else second, x))
-        return b.minimum(b.maximum(out, b.scalar(0, x)), b.scalar(1, x))
+        line = b.mul(x, 0.2 if first is None else first)
+        out = b.add(line, 0.5 if second is None else second)
+        return b.minimum(b.maximum(out, 0), 1)
     raise unsupported(f"activation {name!r}: expected Relu, LeakyRelu, Clip, Elu or a sigmoid")
 
 

@@ -236,7 +236,7 @@ def _dilated_average(b: Any, x: Any, w: OnnxWindow, channels: int, include: bool
     def formula(x: Any) -> Any:
         total = _window_sum(b, x, w, channels)
         if include:
-            return b.div(total, b.scalar(math.prod(w.kernel), x))
+            return b.div(total, math.prod(w.kernel))
         ones = expand_to(b, b.scalar(1, x), b.dims(x))
         return b.div(total, _window_sum(b, ones, w, channels))
 
@@ -272,8 +272,8 @@ def _of_powers(b: Any, x: Any, p: float, total: Callable[[Any], Any]) -> Any:
         raise PycError(ReasonCode.BAD_MODEL, f"`p`: expected 1 or more, got {p}")
 
     def formula(x: Any) -> Any:
-        terms = b.pow(b.abs(x), b.scalar(float(p), x))
-        return b.pow(total(terms), b.scalar(1 / p, x))
+        terms = b.pow(b.abs(x), float(p))
+        return b.pow(total(terms), 1 / p)
 
     return accumulated(b, x, formula)
 
@@ -317,14 +317,14 @@ def _max_places(b: Any, x: Any, w: OnnxWindow, pooled: Sequence[int], columns_fi
     flat = reshape_to(b, x, (batch, channels, total))
     windows = b.gather(flat, b.constant(safe), axis=2)
     least = -np.inf if np.issubdtype(dtype, np.floating) else np.iinfo(dtype).min
-    windows = b.select(b.constant(inside), windows, b.scalar(least, x))
+    windows = b.select(b.constant(inside), windows, least)
     best = b.argmax(windows, axis=3)
     if columns_first:
         table = table % sizes[1] * sizes[0] + table // sizes[1]
     starts = (np.arange(len(table)) * table.shape[1]).astype(np.int64)
     found = b.gather(b.constant(table.reshape(-1)), b.add(best, b.constant(starts)), axis=0)
     first = b.mul(b.iota_like(flat, 0), b.size(flat, 1))
-    first = b.mul(b.add(first, b.iota_like(flat, 1)), b.constant(np.array(total, np.int64)))
+    first = b.mul(b.add(first, b.iota_like(flat, 1)), total)
     return reshape_to(b, b.add(found, first), (batch, channels, *pooled))
 
 

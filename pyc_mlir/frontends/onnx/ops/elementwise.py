@@ -59,34 +59,34 @@ def total(n: OnnxNode, x: Any, *more: Any) -> Any:
 
     def formula(*values: Any) -> Any:
         out = reduce(n.b.add, values)
-        return out if n.op == "Sum" else n.b.div(out, n.b.scalar(len(values), out))
+        return out if n.op == "Sum" else n.b.div(out, len(values))
 
     return accumulated(n.b, x, formula, *more)
 
 
 def where(b: Any, x: Any, predicate: str, bound: float, yes: Any, no: Any) -> Any:
     """out = yes where x <predicate> bound, else no."""
-    return b.select(b.compare(x, b.scalar(bound, x), predicate=predicate), yes, no)
+    return b.select(b.compare(x, bound, predicate=predicate), yes, no)
 
 
 def leaky(b: Any, x: Any, alpha: float) -> Any:
     """out = alpha * x where x < 0, else x."""
-    return where(b, x, "lt", 0, b.mul(x, b.scalar(alpha, x)), x)
+    return where(b, x, "lt", 0, b.mul(x, alpha), x)
 
 
 def bent(b: Any, x: Any) -> Any:
     """e^x - 1 for x <= 0; positive x are cut to 0, so that the branch not taken stays finite."""
-    return functions.expm1(b, b.minimum(x, b.scalar(0, x)))
+    return functions.expm1(b, b.minimum(x, 0))
 
 
 def elu(b: Any, x: Any, alpha: float) -> Any:
     """out = alpha * (e^x - 1) where x < 0, else x."""
-    return where(b, x, "lt", 0, b.mul(b.scalar(alpha, x), bent(b, x)), x)
+    return where(b, x, "lt", 0, b.mul(alpha, bent(b, x)), x)
 
 
 def _hard_sigmoid(b: Any, x: Any, alpha: float, beta: float) -> Any:
-    line = b.add(b.mul(x, b.scalar(alpha, x)), b.scalar(beta, x))
-    return b.clip(line, b.scalar(0, x), b.scalar(1, x))
+    line = b.add(b.mul(x, alpha), beta)
+    return b.clip(line, 0, 1)
 
 
 _COMPOSED = {name: getattr(functions, name.lower()) for name in _FUNCTIONS}
@@ -94,8 +94,8 @@ _ANGLES = {name: getattr(angles, name.lower()) for name in ("Atan", "Asin", "Aco
 formulas({
     **{name: (f"out = {f.__doc__}", f) for name, f in (_COMPOSED | _ANGLES).items()},
     "Identity": ("out = x.", lambda b, x: x),
-    "Reciprocal": ("out = 1 / x.", lambda b, x: b.div(b.scalar(1, x), x)),
-    "IsNaN": ("out = x != x.", lambda b, x: b.compare(x, x, predicate="ne")),
+    "Reciprocal": ("out = 1 / x.", lambda b, x: b.div(1, x)),
+    "IsNaN": ("out = x != x.", lambda b, x: b.ne(x, x)),
     "Cast": ("out = x as `to`.", lambda b, x, *, to: b.convert(x, pyc_dtype(to))),
     "CastLike": ("out = x in the element type of the second input.",
                  lambda b, x, like: b.convert(x, b.type_of(like).dtype)),
@@ -106,7 +106,7 @@ formulas({
     "Gelu": ("pyc.gelu, exact or with tanh.",
              lambda b, x, *, approximate="none": b.gelu(x, approximate=approximate)),
     "Swish": ("out = x * sigmoid(alpha x).", lambda b, x, *, alpha=1.0: b.silu(x)
-              if alpha == 1.0 else b.mul(x, b.sigmoid(b.mul(x, b.scalar(alpha, x))))),
+              if alpha == 1.0 else b.mul(x, b.sigmoid(b.mul(x, alpha)))),
     "LeakyRelu": ("out = alpha * x where x < 0, else x.",
                   lambda b, x, *, alpha=0.01: leaky(b, x, alpha)),
     "PRelu": ("out = slope * x where x < 0, else x.",
@@ -115,7 +115,7 @@ formulas({
             lambda b, x, *, alpha=1.0: elu(b, x, alpha)),
     "ThresholdedRelu": ("out = x where x > alpha, else 0.",
                         lambda b, x, *, alpha=1.0: where(b, x, "gt", alpha, x, b.scalar(0, x))),
-    "Softsign": ("out = x / (1 + |x|).", lambda b, x: b.div(x, b.add(b.scalar(1, x), b.abs(x)))),
+    "Softsign": ("out = x / (1 + |x|).", lambda b, x: b.div(x, b.add(1, b.abs(x)))),
     "HardSigmoid": ("out = max(0, min(1, alpha * x + beta)).",
                     lambda b, x, *, alpha=0.2, beta=0.5: _hard_sigmoid(b, x, alpha, beta)),
     "HardSwish": ("out = x * max(0, min(1, x / 6 + 0.5)).",
@@ -131,7 +131,7 @@ def celu(b: Any, x: Any, *, alpha: float = 1.0) -> Any:
     """out = max(0, x) + min(0, alpha * (e^(x/alpha) - 1))."""
     scale = b.scalar(alpha, x)
     low = b.mul(scale, bent(b, b.div(x, scale)))
-    return b.add(b.maximum(x, b.scalar(0, x)), b.minimum(b.scalar(0, x), low))
+    return b.add(b.maximum(x, 0), b.minimum(0, low))
 
 
 @node("Selu")
@@ -140,8 +140,8 @@ def selu(
     alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875,
 ) -> Any:  # fmt: skip
     """out = gamma * x where x > 0, else gamma * alpha * (e^x - 1). Klambauer et al., 2017."""
-    low = b.mul(b.scalar(gamma * alpha, x), bent(b, x))
-    return where(b, x, "gt", 0, b.mul(b.scalar(gamma, x), x), low)
+    low = b.mul(gamma * alpha, bent(b, x))
+    return where(b, x, "gt", 0, b.mul(gamma, x), low)
 
 
 @node("Shrink")
@@ -158,16 +158,16 @@ def hardmax(b: Any, x: Any, *, axis: int = -1) -> Any:
     type_ = b.type_of(x)
     axis %= type_.rank
     best = b.argmax(x, axis=axis, keepdims=True)
-    return b.cast(b.compare(b.iota_like(x, axis), best, predicate="eq"), dtype=type_.dtype)
+    return b.cast(b.eq(b.iota_like(x, axis), best), dtype=type_.dtype)
 
 
 @node("IsInf")
 def is_inf(b: Any, x: Any, *, detect_negative: int = 1, detect_positive: int = 1) -> Any:
     """out = x is one of the infinities that the attributes select."""
     if detect_negative and detect_positive:
-        return b.compare(b.abs(x), b.scalar(np.inf, x), predicate="eq")
+        return b.eq(b.abs(x), np.inf)
     limit = -np.inf if detect_negative else np.inf if detect_positive else np.nan
-    return b.compare(x, b.scalar(limit, x), predicate="eq")
+    return b.eq(x, limit)
 
 
 @node("Clip")

@@ -47,8 +47,8 @@ class _Axis:
         """Return coordinates in [-1, 1] as places of elements."""
         one, half = b.scalar(1, u), b.scalar(0.5, u)
         if self.aligned:
-            return b.mul(b.mul(b.add(u, one), half), b.scalar(self.size - 1, u))
-        return b.mul(b.sub(b.mul(b.add(u, one), b.scalar(self.size, u)), one), half)
+            return b.mul(b.mul(b.add(u, one), half), self.size - 1)
+        return b.mul(b.sub(b.mul(b.add(u, one), self.size), one), half)
 
     def taps(self, b: Any, u: Any) -> list[Tap]:
         """Return the elements that are read at u, with their weights."""
@@ -58,14 +58,14 @@ class _Axis:
         below = b.floor(u)
         t = b.sub(u, below)
         if self.mode == "linear":
-            weights = {0: b.sub(b.scalar(1, t), t), 1: t}
+            weights = {0: b.sub(1, t), 1: t}
         else:
-            weights = {k: _cubic(b, b.abs(b.sub(t, b.scalar(k, t))), k) for k in (-1, 0, 1, 2)}
-        return [self._tap(b, b.add(below, b.scalar(k, u)), w) for k, w in weights.items()]
+            weights = {k: _cubic(b, b.abs(b.sub(t, k)), k) for k in (-1, 0, 1, 2)}
+        return [self._tap(b, b.add(below, k), w) for k, w in weights.items()]
 
     def _padded(self, b: Any, u: Any) -> Any:
         if self.padding == "border":
-            return b.clip(u, b.scalar(0, u), b.scalar(self.size - 1, u))
+            return b.clip(u, 0, self.size - 1)
         return self._reflected(b, u) if self.padding == "reflection" else u
 
     def _reflected(self, b: Any, u: Any) -> Any:
@@ -74,21 +74,21 @@ class _Axis:
         span = high - low
         if span <= 0:
             return expand_to(b, b.scalar(0, u), b.dims(u))
-        away = b.abs(b.sub(u, b.scalar(low, u)))
+        away = b.abs(b.sub(u, low))
         period = b.scalar(2 * span, u)
         rest = b.sub(away, b.mul(b.floor(b.div(away, period)), period))
         mirrored = b.minimum(rest, b.sub(period, rest))
-        return b.add(mirrored, b.scalar(low, u))
+        return b.add(mirrored, low)
 
     def _tap(self, b: Any, place: Any, weight: Any) -> Tap:
         last = b.scalar(self.size - 1, place)
         inside = None
         if self.padding == "zeros":
-            above = b.compare(place, b.scalar(0, place), predicate="ge")
-            inside = b.and_(above, b.compare(place, last, predicate="le"))
+            above = b.ge(place, 0)
+            inside = b.and_(above, b.le(place, last))
         elif self.padding == "reflection":
             place = b.round(self._reflected(b, place))
-        index = b.cast(b.clip(place, b.scalar(0, place), last), dtype=I64)
+        index = b.cast(b.clip(place, 0, last), dtype=I64)
         return index, weight, inside
 
 
@@ -97,10 +97,10 @@ def _cubic(b: Any, d: Any, place: int) -> Any:
     a = _CUBIC
     near, far = (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
     powers = near if place in (0, 1) else far
-    out = b.mul(d, b.scalar(powers[0], d))
+    out = b.mul(d, powers[0])
     for c in powers[1:-1]:
-        out = b.mul(b.add(out, b.scalar(c, d)), d)
-    return b.add(out, b.scalar(powers[-1], d))
+        out = b.mul(b.add(out, c), d)
+    return b.add(out, powers[-1])
 
 
 def _read_at(b: Any, rows: Any, axes: Sequence[Sequence[Tap]], sizes: Sequence[int]) -> Any:
@@ -125,7 +125,7 @@ def _read(b: Any, rows: Any, chosen: tuple[Tap, ...], sizes: Sequence[int]) -> A
     batch, places = b.dims(linear)
     out = gather_nd(b, rows, reshape_to(b, linear, (batch, places, 1)), 1, 1)
     if inside is not None:
-        out = b.select(b.expand_dims(inside, 2), out, b.scalar(0, out))
+        out = b.select(b.expand_dims(inside, 2), out, 0)
     return out if weight is None else b.mul(out, b.expand_dims(weight, 2))
 
 
@@ -283,9 +283,9 @@ def _samples(b: Any, low: Any, high: Any, count: int, samples: int, half: bool) 
     """[regions, count * samples]: where each bin is sampled along one axis."""
     size = b.sub(high, low)
     if not half:
-        size = b.maximum(size, b.scalar(1, size))
+        size = b.maximum(size, 1)
     places = (np.arange(count * samples) + 0.5) / samples
-    step = b.div(size, b.scalar(count, size))
+    step = b.div(size, count)
     steps = b.constant(places.astype(b.type_of(low).dtype)[None])
     return b.add(low, b.mul(step, steps))
 
@@ -316,21 +316,21 @@ def _bilinear(
     ]  # fmt: skip
     out = join(join(parts[0], parts[1]), join(parts[2], parts[3]))
     inside = b.and_(b.expand_dims(inside_y, 2), b.expand_dims(inside_x, 1))
-    return b.select(b.expand_dims(inside, 3), out, b.scalar(0, out))
+    return b.select(b.expand_dims(inside, 3), out, 0)
 
 
 def _corners(b: Any, at: Any, size: Any) -> tuple[Any, Any, Any, Any]:
     """Return the pixels before and after a coordinate, the share of the second, whether inside."""
     dtype = b.type_of(at).dtype
-    last = b.cast(b.sub(extent_value(b, size), np.array(1, np.int64)), dtype=dtype)
+    last = b.cast(b.sub(extent_value(b, size), 1), dtype=dtype)
     inside = b.and_(
-        b.compare(at, b.scalar(-1, at), predicate="ge"),
-        b.compare(at, b.add(last, b.scalar(1, at)), predicate="le"),
+        b.ge(at, -1),
+        b.le(at, b.add(last, 1)),
     )
-    at = b.minimum(b.maximum(at, b.scalar(0, at)), last)
+    at = b.minimum(b.maximum(at, 0), last)
     low = b.floor(at)
     share = b.sub(at, low)
-    high = b.minimum(b.add(low, b.scalar(1, at)), last)
+    high = b.minimum(b.add(low, 1), last)
     return b.cast(low, dtype=I64), b.cast(high, dtype=I64), share, inside
 
 

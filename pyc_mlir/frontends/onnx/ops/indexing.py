@@ -138,7 +138,7 @@ def reverse_sequence(
     lengths = b.align(b.convert(lengths, I64), batch_axis, rank)
     step = b.iota_like(x, time_axis)
     one = b.constant(np.array(1, np.int64))
-    inside = b.compare(step, lengths, predicate="lt")
+    inside = b.lt(step, lengths)
     index = b.select(inside, b.sub(b.sub(lengths, one), step), step)
     first = (batch_axis, time_axis)
     order = (*first, *(i for i in range(rank) if i not in first))
@@ -160,8 +160,8 @@ def negative_log_likelihood(
     """
     target, skip = b.convert(target, I64), None
     if ignore_index is not None:
-        skip = b.compare(target, np.array(ignore_index, np.int64), predicate="eq")
-        target = b.select(skip, np.array(0, np.int64), target)
+        skip = b.eq(target, ignore_index)
+        target = b.select(skip, 0, target)
     else:
         b.declare_indices(target, b.dims(x)[1])
     taken = b.squeeze(take_along(b, x, b.expand_dims(target, 1), 1), 1)
@@ -294,7 +294,7 @@ def tf_idf(
     scale = np.ones(width, np.float32)
     scale[places] = weights
     factor = b.constant(scale)
-    return b.mul(b.minimum(out, b.scalar(1, out)) if mode == "IDF" else out, factor)
+    return b.mul(b.minimum(out, 1) if mode == "IDF" else out, factor)
 
 
 def _pool(pool: Sequence[int], starts: list[int]) -> list[list[Sequence[int]]]:
@@ -328,7 +328,7 @@ def _occurrences(b: Any, x: Any, grams: np.ndarray, size: int, gap: int) -> Any:
         windows = b.gather(x, b.constant(index.astype(np.int64)), axis=b.type_of(x).rank - 1)
         windows = b.expand_dims(windows, b.type_of(windows).rank - 1)
         rank = b.type_of(windows).rank
-        same = b.cast(b.compare(windows, b.constant(grams), predicate="eq"), dtype=_F32)
+        same = b.cast(b.eq(windows, b.constant(grams)), dtype=_F32)
         whole = b.reduce_min(same, axes=(rank - 1,), keepdims=False)
         total = b.add(total, b.reduce_sum(whole, axes=(rank - 3,), keepdims=False))
     return total
@@ -351,20 +351,17 @@ def suppressed(
     if keep > MAX_KEPT:
         raise unsupported(f"{keep} boxes of each class: expected at most {MAX_KEPT}")
     places = b.iota_like(scores, 2)
-    if least is None:
-        alive = b.compare(scores, b.scalar(-np.inf, scores), predicate="ge")
-    else:
-        alive = b.compare(scores, least, predicate="gt")
+    alive = b.ge(scores, -np.inf) if least is None else b.gt(scores, least)
     taken, valid = [], []
     for _ in range(keep):
-        left = b.select(alive, scores, b.scalar(-np.inf, scores))
+        left = b.select(alive, scores, -np.inf)
         best = b.argmax(left, axis=2, keepdims=True)
         held = b.reduce_max(b.cast(alive, dtype=DTYPES["i8"]), axes=(2,), keepdims=True)
         near = _overlapping(b, edges, best, overlap)
-        near = b.or_(near, b.compare(places, best, predicate="eq"))
+        near = b.or_(near, b.eq(places, best))
         alive = b.and_(alive, b.not_(near))
         taken.append(best)
-        valid.append(b.compare(held, b.scalar(0, held), predicate="gt"))
+        valid.append(b.gt(held, 0))
     return _packed(b, chain(b, taken, 2), chain(b, valid, 2))
 
 
@@ -382,8 +379,8 @@ def _overlapping(b: Any, edges: tuple[Any, Any, Any, Any], best: Any, overlap: f
     area = b.mul(b.sub(high_y, low_y), b.sub(high_x, low_x))
     own = b.mul(b.sub(mine[1], mine[0]), b.sub(mine[3], mine[2]))
     ratio = b.div(shared, b.sub(b.add(area, own), shared))
-    solid = b.and_(b.compare(area, zero, predicate="gt"), b.compare(own, zero, predicate="gt"))
-    return b.and_(solid, b.compare(ratio, b.scalar(overlap, ratio), predicate="gt"))
+    solid = b.and_(b.gt(area, zero), b.gt(own, zero))
+    return b.and_(solid, b.gt(ratio, overlap))
 
 
 def _packed(b: Any, taken: Any, valid: Any) -> tuple[Any, Any]:
@@ -395,6 +392,6 @@ def _packed(b: Any, taken: Any, valid: Any) -> tuple[Any, Any]:
     flags = b.reshape(valid, shape=(-1,))
     order = b.argsort(b.cast(b.not_(flags), dtype=DTYPES["i8"]), axis=0)
     count = b.reduce_sum(b.cast(flags, dtype=I64), axes=(0,), keepdims=False)
-    first = b.compare(b.iota_like(order, 0), count, predicate="lt")
+    first = b.lt(b.iota_like(order, 0), count)
     packed = b.gather(rows, order, axis=0)
-    return b.select(reshape_to(b, first, (*b.dims(first), 1)), packed, b.scalar(-1, packed)), count
+    return b.select(reshape_to(b, first, (*b.dims(first), 1)), packed, -1), count

@@ -124,8 +124,8 @@ def _dynamic_range(n: OnnxNode) -> Any:
 def eye_like(b: Any, x: Any, *, dtype: int = 0, k: int = 0) -> Any:
     """Build ones at column = row + k, of the shape of x."""
     made = pyc_dtype(dtype) if dtype else b.type_of(x).dtype
-    shifted = b.add(b.iota_like(x, 0), np.array(k, np.int64))
-    return b.cast(b.compare(b.iota_like(x, 1), shifted, predicate="eq"), dtype=made)
+    shifted = b.add(b.iota_like(x, 0), k)
+    return b.cast(b.eq(b.iota_like(x, 1), shifted), dtype=made)
 
 
 @node("OptionalHasElement")
@@ -356,12 +356,10 @@ def one_hot(b: Any, indices: Any, depth: Number, values: Any, *, axis: int = -1)
     axis %= rank
     indices = b.convert(indices, I64)
     count = np.array(depth, np.int64)
-    negative = b.compare(indices, np.array(0, np.int64), predicate="lt")
+    negative = b.lt(indices, 0)
     indices = b.select(negative, b.add(indices, count), indices)
     shape = tuple(depth if i == axis else 1 for i in range(rank))
-    here = b.compare(
-        b.iota(shape=shape, axis=axis, dtype=I64), b.expand_dims(indices, axis), predicate="eq"
-    )
+    here = b.eq(b.iota(shape=shape, axis=axis, dtype=I64), b.expand_dims(indices, axis))
     off, on = (b.reshape(take(b, values, 0, i, i + 1), shape=()) for i in (0, 1))
     return b.select(here, on, off)
 
@@ -395,6 +393,6 @@ def trilu(b: Any, x: Any, k: Number = 0, *, upper: int = 1) -> Any:
     """Keep the upper or lower triangle of the last two dimensions, shifted by k; 0 elsewhere."""
     rank = b.type_of(x).rank
     rows, columns = b.iota_like(x, rank - 2), b.iota_like(x, rank - 1)
-    edge = b.add(rows, np.array(int(k), np.int64))
+    edge = b.add(rows, int(k))
     keep = b.compare(columns, edge, predicate="ge" if upper else "le")
-    return b.select(keep, x, b.scalar(0, x))
+    return b.select(keep, x, 0)

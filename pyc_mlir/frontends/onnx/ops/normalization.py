@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.functions import accumulated
 from pyc_mlir.dialects.types import DTYPES, accumulator, is_float
@@ -40,7 +38,7 @@ def batch_norm(
     spread = b.reduce_mean(b.mul(centered, centered), axes=axes)
 
     def moved(old: Any, new: Any) -> Any:
-        return b.add(b.mul(old, b.scalar(momentum, old)), b.mul(new, b.scalar(1 - momentum, new)))
+        return b.add(b.mul(old, momentum), b.mul(new, 1 - momentum))
 
     running = [accumulated(b, old, moved, new) for old, new in ((mean, own), (variance, spread))]
     vectors = [b.convert(v, wide) for v in (scale, bias)]
@@ -62,7 +60,7 @@ def normalized(
     mean = b.reduce_mean(value, axes=axes, keepdims=True) if center else None
     centered = b.sub(value, mean) if center else value
     variance = b.reduce_mean(b.mul(centered, centered), axes=axes, keepdims=True)
-    inverse = b.rsqrt(b.add(variance, b.scalar(epsilon, value)))
+    inverse = b.rsqrt(b.add(variance, epsilon))
     return b.convert(b.mul(centered, inverse), dtype), mean, inverse
 
 
@@ -137,8 +135,8 @@ def lp_norm(b: Any, x: Any, *, axis: int = -1, p: int = 2) -> Any:
         terms = b.abs(x) if p == 1 else b.mul(x, x)
         total = b.reduce_sum(terms, axes=axes, keepdims=True)
         norm = total if p == 1 else b.sqrt(total)
-        empty = b.compare(norm, b.scalar(0, x), predicate="eq")
-        return b.div(x, b.select(empty, b.scalar(1, x), norm))
+        empty = b.eq(norm, 0)
+        return b.div(x, b.select(empty, 1, norm))
 
     return accumulated(b, x, formula)
 
@@ -162,8 +160,8 @@ def local_response_norm(
         total = take(b, padded, 1, 0, channels)
         for offset in range(1, size):
             total = b.add(total, take(b, padded, 1, offset, offset + channels))
-        base = b.add(b.mul(total, b.scalar(alpha / size, x)), b.scalar(bias, x))
-        return b.mul(x, b.pow(base, b.scalar(-beta, x)))
+        base = b.add(b.mul(total, alpha / size), bias)
+        return b.mul(x, b.pow(base, -beta))
 
     return accumulated(b, x, formula)
 
@@ -188,12 +186,12 @@ def _ordered(results: list[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def _regular(b: Any, x: Any, gradient: Any, coefficient: float) -> Any:
     """Add the gradient of the weight's norm to the gradient."""
-    return b.add(b.mul(x, b.scalar(coefficient, x)), gradient)
+    return b.add(b.mul(x, coefficient), gradient)
 
 
 def _started(b: Any, steps: Any) -> Any:
     """i1: steps were made before."""
-    return b.compare(steps, b.constant(np.array(0, np.int64)), predicate="gt")
+    return b.gt(steps, 0)
 
 
 @node(f"{_PREVIEW}.Momentum")
@@ -222,10 +220,10 @@ def adagrad_step(
     for x, gradient, h in _tensors(tensors, 3):
         dtype = b.type_of(x).dtype
         g = _regular(b, x, gradient, norm_coefficient)
-        decay = b.mul(b.cast(steps, dtype=dtype), b.scalar(decay_factor, x))
-        own = b.div(b.convert(rate, dtype), b.add(b.scalar(1, x), decay))
+        decay = b.mul(b.cast(steps, dtype=dtype), decay_factor)
+        own = b.div(b.convert(rate, dtype), b.add(1, decay))
         new = b.add(h, b.mul(g, g))
-        root = b.add(b.sqrt(new), b.scalar(epsilon, x))
+        root = b.add(b.sqrt(new), epsilon)
         results.append((b.sub(x, b.div(b.mul(own, g), root)), new))
     return _ordered(results)
 
@@ -241,15 +239,15 @@ def adam_step(
         dtype = b.type_of(x).dtype
         g = _regular(b, x, gradient, norm_coefficient)
         one = b.scalar(1, x)
-        new_v = b.add(b.mul(b.scalar(alpha, x), v), b.mul(b.scalar(1 - alpha, x), g))
-        squared = b.mul(b.scalar(1 - beta, x), b.mul(g, g))
-        new_h = b.add(b.mul(b.scalar(beta, x), h), squared)
-        root = b.add(b.sqrt(new_h), b.scalar(epsilon, x))
+        new_v = b.add(b.mul(alpha, v), b.mul(1 - alpha, g))
+        squared = b.mul(1 - beta, b.mul(g, g))
+        new_h = b.add(b.mul(beta, h), squared)
+        root = b.add(b.sqrt(new_h), epsilon)
         made = b.cast(steps, dtype=dtype)
-        grown = [b.sub(one, b.pow(b.scalar(s, x), made)) for s in (alpha, beta)]
+        grown = [b.sub(one, b.pow(s, made)) for s in (alpha, beta)]
         plain = b.convert(rate, dtype)
         unbiased = b.div(b.mul(plain, b.sqrt(grown[1])), grown[0])
         own = b.select(_started(b, steps), unbiased, plain)
         out = b.sub(x, b.div(b.mul(own, new_v), root))
-        results.append((b.mul(b.scalar(1 - norm_coefficient_post, x), out), new_v, new_h))
+        results.append((b.mul(1 - norm_coefficient_post, out), new_v, new_h))
     return _ordered(results)

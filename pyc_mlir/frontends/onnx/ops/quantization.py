@@ -99,8 +99,8 @@ def dynamic_quantize(b: Any, x: Any) -> tuple[Any, Any, Any]:
     axes, zero = tuple(range(b.type_of(x).rank)), b.scalar(0, x)
     low = b.minimum(b.reduce_min(x, axes=axes), zero)
     high = b.maximum(b.reduce_max(x, axes=axes), zero)
-    span = b.div(b.sub(high, low), b.scalar(255, x))
-    scale = b.select(b.compare(low, high, predicate="eq"), b.scalar(1, x), span)
+    span = b.div(b.sub(high, low), 255)
+    scale = b.select(b.eq(low, high), 1, span)
     zero_point = b.cast(b.round(b.div(b.neg(low), scale)), dtype=_UI8)
     return rounded_to(b, b.div(x, scale), zero_point, _UI8), scale, zero_point
 
@@ -220,7 +220,7 @@ def qgemm(
     whole = b.matmul(matrix(x, x_point, transA), matrix(y, y_point, transB))
     whole = whole if bias is None else b.add(whole, bias)
     scale = b.mul(x_scale, y_scale)
-    scale = scale if alpha == 1.0 else b.mul(scale, b.scalar(alpha, scale))
+    scale = scale if alpha == 1.0 else b.mul(scale, alpha)
     if out_scale is None:
         return b.mul(b.cast(whole, dtype=_F32), scale)
     out = b.mul(b.cast(whole, dtype=_F32), b.div(scale, out_scale))

@@ -81,7 +81,7 @@ class _Direction:
     def clipped(self, x: Any) -> Any:
         """x within [-clip, clip]."""
         clip = self.form.clip
-        return self.b.clip(x, self.b.scalar(-clip, x), self.b.scalar(clip, x)) if clip else x
+        return self.b.clip(x, -clip, clip) if clip else x
 
     def one(self) -> Any:
         """Return 1 in the element type of x."""
@@ -215,8 +215,8 @@ def _run(
         new = list(step(b.squeeze(take(b, products, 0, place, place + 1), 0), states))
         found[place] = new[0]
         if lengths is not None:
-            runs = b.compare(lengths, np.array(place, np.int64), predicate="gt")
-            found[place] = b.select(runs, new[0], b.scalar(0, d.x))
+            runs = b.gt(lengths, place)
+            found[place] = b.select(runs, new[0], 0)
             new = [b.select(runs, s, old) for s, old in zip(new, states, strict=True)]
         states = new
     return [found[i] for i in sorted(found)], states
