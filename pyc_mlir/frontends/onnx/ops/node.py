@@ -6,9 +6,10 @@
 
 The first parameter is the builder `b`, or the node `n` where more of it is read. Positional ones
 are the node's inputs, in order: values of the builder, or what their annotation names (`Ints`). One
-with a default may be left out. Keywords are attributes with their defaults; a dataclass is a group
-of attributes; `axes_` is the attribute `axes` beside an input of that name. What a node states
-beyond that is refused: passing over it could change the result.
+with a default may be left out; a dataclass stands for as many inputs as it has fields after `b`.
+Keywords are attributes with their defaults; a dataclass is a group of attributes; `axes_` is the
+attribute `axes` beside an input of that name. What a node states beyond that is refused: passing
+over it could change the result.
 
 A handler returns its node's output, or a tuple of outputs (leading ones, in order). It raises
 `unsupported(why)` for a form that PyC cannot express.
@@ -17,6 +18,7 @@ A handler returns its node's output, or a tuple of outputs (leading ones, in ord
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from inspect import Parameter, signature
+from itertools import islice
 from typing import Annotated, Any, get_args
 
 import numpy as np
@@ -166,7 +168,8 @@ class Handler:
         self.function = function
         self.__doc__ = function.__doc__
         self._takes_builder = first.name == "b"
-        self._inputs = [p for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self._given = [p.annotation for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self._inputs = [q for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD for q in _inputs_of(p)]
         self._more = next((p for p in rest if p.kind is p.VAR_POSITIONAL), None)
         keywords = [p for p in rest if p.kind is p.KEYWORD_ONLY]
         self._groups: dict[str, Any] = {
@@ -229,7 +232,21 @@ class Handler:
                 given.append(None)
             else:
                 raise PycError(ReasonCode.BAD_MODEL, f"expected an input {i}, got none")
-        return given
+        left = iter(given)
+        grouped = [
+            a(n.b, *islice(left, len(fields(a)) - 1)) if is_dataclass(a) else next(left)
+            for a in self._given
+        ]
+        return [*grouped, *left]
+
+
+def _inputs_of(parameter: Parameter) -> list[Parameter]:
+    """Return a parameter for each input that one stands for: itself, or the fields after `b`."""
+    if not is_dataclass(parameter.annotation):
+        return [parameter]
+    return [
+        parameter.replace(name=f.name, annotation=f.type) for f in fields(parameter.annotation)[1:]
+    ]
 
 
 def _kind(default: Any, annotation: Any) -> Any:
