@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir import nn
-from pyc_mlir.frontends.islands.node import TESTED
 from pyc_mlir.frontends.onnx import importer as onnx_import
+from pyc_mlir.frontends.onnx.islands import TESTED
 from pyc_mlir.frontends.onnx.model import NEWEST, OLDEST
 from pyc_mlir.frontends.onnx.ops.node import HANDLERS
 from pyc_mlir.frontends.python import trace

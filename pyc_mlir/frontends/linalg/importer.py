@@ -12,16 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.functions import filled
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
-from pyc_mlir.dialects.names import name_in
+from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.frontends.hlo.call import made_by
-from pyc_mlir.frontends.hlo.functions import check_depth, check_visited, entry_of, functions_of
+from pyc_mlir.frontends.hlo.importer import ModuleImporter
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
+from pyc_mlir.frontends.importing.importer import Argument, Lift, SourceNode
 from pyc_mlir.frontends.importing.shaping import chain, expand_to, reshape_to
 from pyc_mlir.frontends.linalg.bodies import constant, scalar
 from pyc_mlir.frontends.linalg.structured import UNDEFINED, Structured, captured, lower
@@ -50,146 +49,94 @@ def import_linalg(module: ir.Module, source: str) -> ir.Module:
         return _LinalgImporter(module, source).run()
 
 
-class _LinalgImporter:
+class _LinalgImporter(ModuleImporter):
     """State of one import."""
 
-    def __init__(self, module: ir.Module, source: str) -> None:
-        self.source = source
-        self.functions = functions_of(module)
-        self.importer = Importer(source)
-        self.values: dict[Any, Any] = {}
-        self.count = 0
-        self.depth = 0
+    def argument(self, index: int, value: Any) -> Argument:
+        """Name an argument after its place; a dynamic shape is refused."""
+        type_ = tensor_type(value.type)
+        return Argument(f"arg{index}", type_.dtype, _static_shape(type_, "an argument"))
 
-    def run(self) -> ir.Module:
-        """Build the module; raise UnsupportedModel after all operations were tried."""
-        name, function = entry_of(self.functions, self.source)
-        block = function.regions[0].blocks[0]
-        arguments = []
-        for i, value in enumerate(block.arguments):
-            type_ = tensor_type(value.type)
-            if None in type_.shape:
-                raise unsupported("an argument of dynamic shape: expected static ones")
-            dims = tuple(d for d in type_.shape if d is not None)
-            arguments.append(Argument(f"arg{i}", type_.dtype, dims))
+    def function(
+        self, name: str, arguments: Sequence[Argument], results: Callable[[Any], Any]
+    ) -> ir.Module:
+        """Make the module. Raises PycError (UNSUPPORTED_ATTRIBUTE) for an undefined result."""
 
-        def body(values: Sequence[ir.Value]) -> list[tuple[str, ir.Value]]:
-            self.values.update(zip(block.arguments, values, strict=True))
-            results = self._block(block)
-            if self.importer.findings:
-                raise self._refused()
-            if any(v is UNDEFINED for v in results):
+        def defined(values: Any) -> Any:
+            named = results(values)
+            if not self.importer.findings and any(v is UNDEFINED for _, v in named):
                 raise unsupported("a result that is undefined")
-            return [(f"result{i}", self.importer.emitted(v)) for i, v in enumerate(results)]
+            return named
 
-        return self.importer.function(name, arguments, body)
+        return super().function(name, arguments, defined)
 
-    def _refused(self) -> UnsupportedModel:
-        found, untried = tuple(self.importer.findings), len(self.importer.untried)
-        return UnsupportedModel(ImportReport(self.count, "nodes", self.source, found, untried))
-
-    def _block(self, block: Any) -> list[Any]:
-        for view in block.operations:
-            op = view.operation
-            if op.name == "func.return":
-                return [self.values[v] for v in op.operands]
-            self.count += 1
-            check_visited(self.count, self.source)
-            outputs = self._operation(op)
-            for i, result in enumerate(op.results):
-                self.values[result] = outputs[i] if i < len(outputs) else MISSING
-        raise PycError(ReasonCode.INVALID_IR, f"{self.source}: a block without a return")
-
-    def _operation(self, op: ir.Operation) -> Sequence[Any]:
-        site = SourceNode(name_in(str(op.location)) or op.name, op.name, self.count, op.location)
+    def operation(
+        self, site: SourceNode, operation: ir.Operation, operands: Sequence[Any],
+        values: dict[Any, Any],
+    ) -> Sequence[Any]:  # fmt: skip
+        """Import an operation by its handler, or as a structured one."""
+        op = operation
         try:
             if op.name == "arith.constant":
                 return (_constant(op),)
             if op.name == "tensor.empty":
                 return (UNDEFINED,)
-            operands = [self.values[v] for v in op.operands]
             if op.name == "func.call":
-                return self._call(op, operands)
+                return self.call(op.attributes["callee"].value, operands)
             if op.name == "linalg.generic":
-                return self._generic(site, op, operands)
+                return self._generic(site, op, operands, values)
             if op.name == "tensor.pad":
-                return self._pad(site, op, operands)
-            scalars = op.name.startswith(("arith.", "math."))
-            handler = _whole if scalars else _HANDLERS.get(op.name)
+                return self._pad(site, op, operands, values)
+            handler = _HANDLERS.get(op.name)
+            if op.name.startswith(("arith.", "math.")):
+                handler = _whole
             if handler is None:
                 raise unsupported("no rule for this operation", ReasonCode.UNSUPPORTED_OP)
         except PycError as error:
-            self.importer.record(site, error)
-            return ()
+            return self.refused(site, error)
         known = [None if o is UNDEFINED else o for o in operands]
-        return self.importer.node(
-            site, known, lambda b, lift: handler(b, op, _Operands(known, lift))
-        )
 
-    def _call(self, op: ir.Operation, operands: Sequence[Any]) -> Sequence[Any]:
-        name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
-        check_depth(self.depth, name, self.source)
-        if name not in self.functions:
-            raise unsupported(f"a call of `{name}`: expected a function of one block")
-        block = self.functions[name].regions[0].blocks[0]
-        self.values.update(zip(block.arguments, operands, strict=True))
-        self.depth += 1
-        try:
-            return self._block(block)
-        finally:
-            self.depth -= 1
+        def apply(b: Any, lift: Lift) -> Any:
+            def operand(index: int) -> Any:
+                if known[index] is None:
+                    raise unsupported("undefined elements that are read")
+                return lift(index)
+
+            return handler(b, op, operand)
+
+        return self.importer.node(site, known, apply)
 
     def _generic(
-        self, site: SourceNode, op: ir.Operation, operands: Sequence[Any]
+        self, site: SourceNode, op: ir.Operation, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
         """Build a structured operation: undefined operands stay so, a filled start is known."""
         s = Structured.of(op)
         names = captured(s)
-        if any(v not in self.values for v in names):
+        if any(v not in values for v in names):
             raise unsupported("a body that reads values of another one")
-        given = [*operands, *(self.values[v] for v in names)]
+        given = [*operands, *(values[v] for v in names)]
         known = [None if o is UNDEFINED else o for o in given]
-        start = operands[s.inputs]
+        start = operands[s.inputs] if isinstance(operands[s.inputs], np.ndarray) else None
 
         def apply(b: Any, lift: Lift) -> Any:
             lifted = [UNDEFINED if o is None else lift(i) for i, o in enumerate(known)]
             outer = dict(zip(names, lifted[len(operands) :], strict=True))
-            begins = start if isinstance(start, np.ndarray) else None
-            return lower(b, s, lifted[: len(operands)], outer, begins)
+            return lower(b, s, lifted[: len(operands)], outer, start)
 
         return self.importer.node(site, known, apply)
 
-    def _pad(self, site: SourceNode, op: ir.Operation, operands: Sequence[Any]) -> Sequence[Any]:
+    def _pad(
+        self, site: SourceNode, op: ir.Operation, operands: Sequence[Any], values: dict[Any, Any]
+    ) -> Sequence[Any]:
         """tensor.pad by a constant, of its body or from outside."""
         end = list(op.regions[0].blocks[0].operations)[-1].operation
-        made = made_by(end.operands[0])
-        value = self.values.get(end.operands[0])
+        made, value = made_by(end.operands[0]), values.get(end.operands[0])
         if value is None and made is not None and made.name == "arith.constant":
             value = constant(made)
         if not isinstance(value, np.ndarray):
             raise unsupported("a pad by a value that is no constant")
         low, high = _static(op, "static_low"), _static(op, "static_high")
-
-        def apply(b: Any, lift: Lift) -> Any:
-            return filled(b, lift(0), low, high, value)
-
-        return self.importer.node(site, operands, apply)
-
-
-class _Operands:
-    """The operands of an operation as values of a builder."""
-
-    def __init__(self, given: Sequence[Any], lift: Lift) -> None:
-        self._given = given
-        self._lift = lift
-
-    def __getitem__(self, index: int) -> Any:
-        if self._given[index] is None:
-            raise unsupported("undefined elements that are read")
-        return self._lift(index)
-
-    def __len__(self) -> int:
-        return len(self._given)
+        return self.importer.node(site, operands, lambda b, x: filled(b, x(0), low, high, value))
 
 
 def _constant(op: ir.Operation) -> np.ndarray:
@@ -198,11 +145,14 @@ def _constant(op: ir.Operation) -> np.ndarray:
     return constant(op)
 
 
+def _static_shape(type_: TensorType, what: str) -> tuple[int, ...]:
+    if None in type_.shape:
+        raise unsupported(f"{what} of dynamic shape: expected a static one")
+    return tuple(d for d in type_.shape if d is not None)
+
+
 def _shape(op: ir.Operation) -> tuple[int, ...]:
-    shape = tensor_type(op.results[0].type).shape
-    if None in shape:
-        raise unsupported("a result of dynamic shape: expected a static one")
-    return tuple(d for d in shape if d is not None)
+    return _static_shape(tensor_type(op.results[0].type), "a result")
 
 
 def _static(op: ir.Operation, name: str) -> tuple[int, ...]:
@@ -212,67 +162,55 @@ def _static(op: ir.Operation, name: str) -> tuple[int, ...]:
     return values
 
 
-def _fill(b: Any, op: ir.Operation, x: _Operands) -> Any:
-    """fill and splat: the result's shape filled with operand 0."""
-    return expand_to(b, reshape_to(b, x[0], ()), _shape(op))
+def _sliced(op: ir.Operation) -> list[tuple[int, ...]]:
+    """Return the offsets, sizes and strides of a slice."""
+    return [_static(op, f"static_{name}") for name in ("offsets", "sizes", "strides")]
 
 
-def _reshape(b: Any, op: ir.Operation, x: _Operands) -> Any:
-    """expand_shape, collapse_shape and cast."""
-    return reshape_to(b, x[0], _shape(op))
-
-
-def _extract(b: Any, op: ir.Operation, x: _Operands) -> Any:
+def _extract(b: Any, op: ir.Operation, x: Lift) -> Any:
     """extract_slice with constant offsets, sizes and strides."""
-    starts, sizes, steps = (
-        _static(op, n) for n in ("static_offsets", "static_sizes", "static_strides")
-    )
+    starts, sizes, steps = _sliced(op)
     stops = tuple(
         o + (n - 1) * s + 1 if n else o for o, n, s in zip(starts, sizes, steps, strict=True)
     )
-    out = b.slice(x[0], starts=starts, stops=stops, steps=steps)
-    return reshape_to(b, out, _shape(op))
+    return reshape_to(b, b.slice(x(0), starts=starts, stops=stops, steps=steps), _shape(op))
 
 
-def _insert(b: Any, op: ir.Operation, x: _Operands) -> Any:
+def _insert(b: Any, op: ir.Operation, x: Lift) -> Any:
     """insert_slice with constant offsets and strides of 1."""
-    starts, sizes, steps = (
-        _static(op, n) for n in ("static_offsets", "static_sizes", "static_strides")
-    )
+    starts, sizes, steps = _sliced(op)
     if set(steps) - {1}:
         raise unsupported("insert_slice with strides: expected 1")
-    update = reshape_to(b, x[0], sizes)
+    update = reshape_to(b, x(0), sizes)
     if tuple(sizes) == _shape(op):
         return update
-    return b.update_slice(x[1], update, np.array(starts, np.int64))
+    return b.update_slice(x(1), update, np.array(starts, np.int64))
 
 
-def _extract_scalar(b: Any, op: ir.Operation, x: _Operands) -> Any:
+def _extract_scalar(b: Any, op: ir.Operation, x: Lift) -> Any:
     """tensor.extract from a tensor of rank 0."""
-    if len(x) > 1:
+    if len(op.operands) > 1:
         raise unsupported("an element at a computed place", ReasonCode.UNSUPPORTED_OP)
-    return x[0]
+    return x(0)
 
 
-def _concat(b: Any, op: ir.Operation, x: _Operands) -> Any:
-    """tensor.concat."""
-    axis = ir.IntegerAttr(op.attributes["dim"]).value
-    return chain(b, [x[i] for i in range(len(x))], axis)
+def _all(op: ir.Operation, x: Lift) -> list[Any]:
+    return [x(i) for i in range(len(op.operands))]
 
 
-def _whole(b: Any, op: ir.Operation, x: _Operands) -> Any:
+def _whole(b: Any, op: ir.Operation, x: Lift) -> Any:
     """Build an operation of arith or math on whole tensors."""
-    return scalar(b, op, [x[i] for i in range(len(x))])
+    return scalar(b, op, _all(op, x))
 
 
-_HANDLERS: dict[str, Callable[[Any, ir.Operation, _Operands], Any]] = {
-    "linalg.fill": _fill,
-    "tensor.splat": _fill,
-    "tensor.expand_shape": _reshape,
-    "tensor.collapse_shape": _reshape,
-    "tensor.cast": _reshape,
+_Handler = Callable[[Any, ir.Operation, Lift], Any]
+_FILL: _Handler = lambda b, op, x: expand_to(b, reshape_to(b, x(0), ()), _shape(op))  # noqa: E731
+_RESHAPE: _Handler = lambda b, op, x: reshape_to(b, x(0), _shape(op))  # noqa: E731
+_HANDLERS: dict[str, _Handler] = {
+    **dict.fromkeys(("linalg.fill", "tensor.splat"), _FILL),
+    **dict.fromkeys(("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"), _RESHAPE),
     "tensor.extract_slice": _extract,
     "tensor.insert_slice": _insert,
     "tensor.extract": _extract_scalar,
-    "tensor.concat": _concat,
+    "tensor.concat": lambda b, op, x: chain(b, _all(op, x), op.attributes["dim"].value),
 }

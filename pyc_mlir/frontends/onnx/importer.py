@@ -6,7 +6,7 @@ Weights become `pyc.constant`. Nodes with constant operands are computed at impo
 arithmetic is evaluated symbolically. All other nodes become pyc ops at the location
 ``loc("node name"("model.onnx":node:1))``. The function's arguments carry `pyc.name` and, if a
 dimension is dynamic, `pyc.dims` with the names of their dimensions. With `islands` a node that PyC
-cannot import may become a call of what torch-mlir makes of it (frontends/islands). What cannot be
+cannot import may become a call of what torch-mlir makes of it (islands.py). What cannot be
 imported with dynamic dimensions is imported at the sizes of a compile's `inputs`, if there are any.
 """
 
@@ -27,9 +27,9 @@ from pyc_mlir.frontends.importing.builders import GraphBuilder
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.islands.node import is_tested, island
 from pyc_mlir.frontends.onnx import ops as onnx_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.onnx.control import CONTROL, Unroller
+from pyc_mlir.frontends.onnx.islands import is_tested, island
 from pyc_mlir.frontends.onnx.model import UNKNOWN_OP, PreparedModel, prepare
 from pyc_mlir.frontends.onnx.ops.node import HANDLERS, pyc_dtype
 from pyc_mlir.frontends.onnx.reading import (

@@ -11,6 +11,7 @@ from pyc_mlir.dialects.ir.bindings import ir, stablehlo
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.importer import SourceNode
 from pyc_mlir.frontends.importing.stated import Ignored, Stated
 
 _ACCURACY = "allows less exact results than PyC's"
@@ -34,14 +35,15 @@ class StablehloOp(Mapping[str, Any]):
 
     attributes: with the regions, whose names are `region 0`, `region 1`; looking one up counts as
         reading it.
-    operands: and what regions around it define (`around`), where it is imported.
+    site, operands: and what regions around it define (`around`), where it is imported.
     """
 
     def __init__(
-        self, operation: ir.Operation, operands: Sequence[Any] = (),
-        values: Mapping[Any, Any] | None = None,
+        self, operation: ir.Operation, site: SourceNode | None = None,
+        operands: Sequence[Any] = (), values: Mapping[Any, Any] | None = None,
     ) -> None:  # fmt: skip
         self.operation = operation
+        self.site: Any = site
         self.operands = operands
         self.around = values or {}
         entries: dict[str, Any] = {n: operation.attributes[n] for n in operation.attributes}

@@ -66,7 +66,7 @@ def reduce(state: Any, op: StablehloOp) -> Sequence[Any]:
         out = reduction.reduce(b, lift(0), name, axes)
         return _with_start(b, out, name, op.operands[1], lift)
 
-    return (state.one(state.site(op), op.operands, apply),)
+    return (state.one(op.site, op.operands, apply),)
 
 
 def _with_start(b: Any, out: Any, name: str, start: Any, lift: Any) -> Any:
@@ -94,8 +94,8 @@ def _arg_extreme(state: Any, op: StablehloOp, axes: Sequence[int]) -> Sequence[A
         return reduction.arg_extreme(b, lift(0), axis, largest, index_type)
 
     return [
-        state.one(state.site(op), op.operands[:1], value),
-        state.one(state.site(op), op.operands[:1], index),
+        state.one(op.site, op.operands[:1], value),
+        state.one(op.site, op.operands[:1], index),
     ]
 
 
@@ -138,7 +138,7 @@ def reduce_window(state: Any, op: StablehloOp) -> Sequence[Any]:
         out = reduction.reduce_window(b, lift(0), name, window)
         return _with_start(b, out, name, op.operands[1], lift)
 
-    return (state.one(state.site(op), op.operands, apply),)
+    return (state.one(op.site, op.operands, apply),)
 
 
 def select_and_scatter(state: Any, op: StablehloOp) -> Sequence[Any]:
@@ -157,7 +157,7 @@ def select_and_scatter(state: Any, op: StablehloOp) -> Sequence[Any]:
             b, lift(1), lift(0), window_of(op), largest=bool(larger[0])
         )
 
-    return (state.one(state.site(op), op.operands, apply),)
+    return (state.one(op.site, op.operands, apply),)
 
 
 def scatter_(state: Any, op: StablehloOp) -> Sequence[Any]:
@@ -181,7 +181,7 @@ def scatter_(state: Any, op: StablehloOp) -> Sequence[Any]:
         given = [op.operands[0], indices, op.operands[2]]
         return scatter(Call(b, given, lambda i: indices if i == 1 else lift(i)), dims, name)
 
-    return (state.one(state.site(op), op.operands, apply),)
+    return (state.one(op.site, op.operands, apply),)
 
 
 def sort_(state: Any, op: StablehloOp) -> Sequence[Any]:
@@ -193,7 +193,7 @@ def sort_(state: Any, op: StablehloOp) -> Sequence[Any]:
         given = [lift(i) for i in range(len(op.operands))]
         return sort(b, given, axis, descending=descending, total=total)
 
-    return state.importer.node(state.site(op), op.operands, apply)
+    return state.importer.node(op.site, op.operands, apply)
 
 
 def _direction(state: Any, op: StablehloOp) -> tuple[bool, bool]:

@@ -43,7 +43,7 @@ FOLDERS = (
         *("pyc_mlir", "util", "measure", "artifact", "profile"),
         *("runtime/selection", "runtime", "service", "serve"),
     ),
-    *under("pyc_mlir/frontends", "python", "importing", "islands", "onnx/ops"),
+    *under("pyc_mlir/frontends", "python", "importing", "onnx/ops"),
     *under("pyc_mlir/frontends", "onnx", "torch/ops", "torch"),
     *under("pyc_mlir/frontends", "hlo", "jax", "stablehlo", "linalg", ""),
     *under("pyc_mlir/iree", "", "memory"),
