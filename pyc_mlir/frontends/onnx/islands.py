@@ -80,7 +80,8 @@ def island(
     }  # fmt: skip
     values = {i: emitted(o) for i, o in enumerate(operands) if o is not None and i not in known}
     model = _model(node, operands, known, values, builder, opset)
-    function = _function(to_linalg(model.SerializeToString()))
+    parsed = _parsed(to_linalg(model.SerializeToString()))
+    function = parsed.body.operations[0].operation
     given = list(values.values())
     wanted = [to_mlir(builder.type_of(v)) for v in given]
     type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
@@ -135,19 +136,18 @@ def _model(
         raise unsupported(f"as an island: onnx infers no types: {error}"[:300]) from None
 
 
-def _function(text: str) -> ir.Operation:
-    """Return the only function of a module. Raises PycError (UNSUPPORTED_OP) for other modules."""
+def _parsed(text: str) -> ir.Module:
+    """Return a module of one function. Raises PycError (UNSUPPORTED_OP) for other modules."""
     try:
         module = ir.Module.parse(text)
     except ir.MLIRError as error:
         why = f"as an island: operations that PyC's context does not know: {error}"
         raise unsupported(why[:300], ReasonCode.UNSUPPORTED_OP) from None
-    found = [op.operation for op in module.body.operations]
-    if len(found) != 1 or found[0].name != "func.func":
-        names = ", ".join(op.name for op in found)
-        why = f"as an island: expected one function, got {names}"
+    names = [op.operation.name for op in module.body.operations]
+    if names != ["func.func"]:
+        why = f"as an island: expected one function, got {', '.join(names)}"
         raise unsupported(why, ReasonCode.UNSUPPORTED_OP)
-    return found[0]
+    return module
 
 
 def _insert(function: ir.Operation, op_type: str) -> str:
