@@ -79,9 +79,8 @@ def attention(
             for past, v in ((past_key, key), (past_value, value))
         )
     )
-    groups = _groups(b, query, key)
-    full_key, full_value = (repeated(b, v, groups) for v in (key, value))
-    depth = b.type_of(query).shape[-1]
+    heads, depth = (b.type_of(query).shape[axis] for axis in (1, -1))
+    full_key, full_value = (_repeated(b, v, heads) for v in (key, value))
     scale = form.scale if form.scale is not None or not depth else 1 / math.sqrt(depth)
     if scale is None:
         raise unsupported("a dynamic depth without `scale`: expected one of the two")
@@ -154,21 +153,16 @@ def _heads(b: Any, x: Any, count: int, attribute: str) -> Any:
     return x if rank == 4 else split_heads(b, x, count)
 
 
-def _groups(b: Any, query: Any, key: Any) -> int:
-    """Query heads for each key head."""
-    many, few = b.type_of(query).shape[1], b.type_of(key).shape[1]
-    if many is None or not few or many % few:
-        raise unsupported(f"{many} query heads and {few} key heads: expected a static multiple")
-    return many // few
-
-
-def repeated(b: Any, x: Any, groups: int) -> Any:
-    """Repeat each head `groups` times in a row."""
-    if groups == 1:
+def _repeated(b: Any, x: Any, heads: int | None) -> Any:
+    """Repeat each key head in a row, so that they are as many as query heads."""
+    few = b.type_of(x).shape[1]
+    if heads is None or not few or heads % few:
+        raise unsupported(f"{heads} query heads and {few} key heads: expected a static multiple")
+    if heads == few:
         return x
-    batch, heads, length, depth = b.dims(x)
-    apart = split(b, x, 1, (heads, 1))
-    return merge(b, expand_to(b, apart, (batch, heads, groups, length, depth)), 1)
+    batch, _, length, depth = b.dims(x)
+    apart = split(b, x, 1, (few, 1))
+    return merge(b, expand_to(b, apart, (batch, few, heads // few, length, depth)), 1)
 
 
 def _mask(b: Any, given: Any, visible: Any, length: Extent) -> Any:
@@ -195,6 +189,13 @@ def _widened(b: Any, mask: Any, length: Extent) -> Any:
     return b.pad(mask, low=(*none, 0), high=(*none, length - width), value=hidden)
 
 
+def _places(b: Any, query: Any, key: Any, first: Any = None) -> tuple[Any, Any]:
+    """i64 places of queries [queries, 1], after `first`, and of keys [1, keys]."""
+    rows = b.reshape(b.iota_like(query, 2), shape=(-1, 1))
+    columns = b.reshape(b.iota_like(key, 2), shape=(1, -1))
+    return rows if first is None else b.add(rows, first), columns
+
+
 def _visible(b: Any, query: Any, key: Any, past: Any, nonpad: Any, form: _Scores) -> Any:
     """i1, or None: the causal triangle, a window around each query, and what is no padding.
 
@@ -202,36 +203,56 @@ def _visible(b: Any, query: Any, key: Any, past: Any, nonpad: Any, form: _Scores
     last query at the end of the keys that ``nonpad_kv_seqlen`` marks as no padding.
     """
     left, right = form.left_window_size, form.right_window_size
-    rows = b.reshape(b.iota_like(query, 2), shape=(-1, 1))
-    columns = b.reshape(b.iota_like(key, 2), shape=(1, -1))
-    lengths = None
+    first = lengths = None
     if past is not None:
-        rows = b.add(rows, b.size(past, 2))
+        first = b.size(past, 2)
     elif nonpad is not None:
         lengths = b.reshape(b.convert(nonpad, I64), shape=(-1, 1, 1, 1))
-        rows = b.add(rows, b.sub(lengths, b.size(query, 2)))
+        first = b.sub(lengths, b.size(query, 2))
+    rows, columns = _places(b, query, key, first)
     behind = b.sub(rows, columns)
-    tests: Sequence[tuple[str, int, bool]] = (
-        ("ge", 0, bool(form.is_causal)), ("le", left, left >= 0), ("ge", -right, right >= 0)
+    tests: Sequence[tuple[Any, int, bool]] = (
+        (b.ge, 0, bool(form.is_causal)), (b.le, left, left >= 0), (b.ge, -right, right >= 0)
     )  # fmt: skip
-    parts = [b.compare(behind, v, predicate=p) for p, v, applies in tests if applies]
+    parts = [test(behind, bound) for test, bound, applies in tests if applies]
     if lengths is not None:
         parts.append(b.lt(columns, lengths))
     return reduce(b.and_, parts) if parts else None
 
 
 @dataclass(frozen=True)
-class Form:
-    """The attributes of attention of encoders."""
+class _Heads:
+    """The attributes that all attention of encoders has."""
 
-    num_heads: int | None = None
+    num_heads: int
     scale: float = 0.0
     mask_filter_value: float = -10000.0
     unidirectional: int = 0
+
+
+@dataclass(frozen=True)
+class Form(_Heads):
+    """The attributes of attention of encoders over one projection."""
+
     qkv_hidden_sizes: Sequence[int] = ()
     do_rotary: int = 0
     rotary_embedding_dim: Any = None
     past_present_share_buffer: int = 0
+
+
+def _encoded(
+    b: Any, query: Any, key: Any, value: Any, fresh: Any, masks: tuple[Any, Any], form: _Heads
+) -> Any:
+    """Build attention, [batch, length, channels]. masks: of keys, and an addend of scores.
+
+    fresh: the keys of this call.
+    """
+    added = [_filter(b, masks[0], form.mask_filter_value, query, key), masks[1]]
+    added.append(_causal(b, query, key, fresh) if form.unidirectional else None)
+    given = [mask for mask in added if mask is not None]
+    total = [reduce(b.add, given)] if given else []
+    scale = _scale_of(b, form.scale, query)
+    return merge_heads(b, b.attention(query, key, value, *total, scale=scale))
 
 
 def _scale_of(b: Any, given: float, query: Any) -> float:
@@ -255,9 +276,7 @@ def _whole_heads(size: int | None, heads: int) -> int:
 def multi_head_attention(
     n: OnnxNode, query: Any, key: Any = None, value: Any = None, bias: Any = None,
     mask: Any = None, added: Any = None, past_key: Any = None, past_value: Any = None,
-    past_length: Any = None, cache_indirection: Any = None, *,
-    num_heads: int, scale: float = 0.0, mask_filter_value: float = -10000.0,
-    unidirectional: int = 0,
+    past_length: Any = None, cache_indirection: Any = None, *, form: _Heads,
 ) -> Any:  # fmt: skip
     """pyc.attention of heads, whose operands lie apart or packed, with a bias and a cache.
 
@@ -268,15 +287,11 @@ def multi_head_attention(
     if past_length is not None or cache_indirection is not None or n.wants(3):
         raise unsupported("a cache of fixed size, `cache_indirection` or `qk`: expected none")
     cached = past_key is not None
-    query, key, value = _operands(b, (query, key, value), bias, num_heads, cached)
+    query, key, value = _operands(b, (query, key, value), bias, form.num_heads, cached)
     fresh = key
     if cached:
         key, value = b.concat(past_key, key, axis=2), b.concat(past_value, value, axis=2)
-    total = _total(b, _filter(b, mask, mask_filter_value, query, key), added)
-    total = _total(b, total, _causal(b, query, key, fresh) if unidirectional else None)
-    given = () if total is None else (total,)
-    out = b.attention(query, key, value, *given, scale=_scale_of(b, scale, query))
-    return merge_heads(b, out), key, value
+    return _encoded(b, query, key, value, fresh, (mask, added), form), key, value
 
 
 def _operands(
@@ -324,13 +339,6 @@ def _parts(b: Any, packed: Any, count: int, bias: Any) -> tuple[Any, ...]:
     return tuple(out)
 
 
-def _total(b: Any, left: Any, right: Any) -> Any:
-    """Add two masks that scores are added to, either of which may be None."""
-    if left is None or right is None:
-        return right if left is None else left
-    return b.add(left, right)
-
-
 def _filter(b: Any, mask: Any, value: float, query: Any, key: Any) -> Any:
     """Return the addend of scores for a mask of keys, or None.
 
@@ -345,15 +353,13 @@ def _filter(b: Any, mask: Any, value: float, query: Any, key: Any) -> Any:
     if rank == 1:
         if given not in (batch, batch * 2):
             raise unsupported(f"a mask of {given} entries: expected {batch}, or twice as many")
-        places = b.reshape(b.iota_like(key, 2), shape=(1, -1))
-        ends, starts = b.convert(mask, I64), None
-        if given != batch:
+        places, ends = b.reshape(b.iota_like(key, 2), shape=(1, -1)), b.convert(mask, I64)
+        if given == batch:
+            shown = b.lt(places, b.reshape(ends, shape=(-1, 1)))
+        else:
             bounds = reshape_to(b, ends, (2, batch))
-            ends, starts = take(b, bounds, 0, 0, 1), take(b, bounds, 0, 1, 2)
-        shown = b.lt(places, b.reshape(ends, shape=(-1, 1)))
-        if starts is not None:
-            begun = b.ge(places, b.reshape(starts, shape=(-1, 1)))
-            shown = b.and_(shown, begun)
+            end, start = (b.reshape(take(b, bounds, 0, i, i + 1), shape=(-1, 1)) for i in (0, 1))
+            shown = b.and_(b.lt(places, end), b.ge(places, start))
     elif all(isinstance(d, int) for d in (given, width)) and given != width:
         raise unsupported("a mask of another length than the keys: expected an entry for each")
     else:
@@ -370,10 +376,8 @@ def _causal(b: Any, query: Any, key: Any, fresh: Any) -> Any:
     if all(isinstance(size, int) for size in new) and new[0] != new[1]:
         raise unsupported("unidirectional attention to another number of keys: expected as many")
     past = b.sub(extent_value(b, b.dims(key)[2]), extent_value(b, b.dims(fresh)[2]))
-    rows = b.add(b.reshape(b.iota_like(query, 2), shape=(-1, 1)), past)
-    columns = b.reshape(b.iota_like(key, 2), shape=(1, -1))
-    shown = b.le(columns, rows)
-    return b.select(shown, b.scalar(0, query), b.scalar(-np.inf, query))
+    rows, columns = _places(b, query, key, past)
+    return b.select(b.le(columns, rows), b.scalar(0, query), b.scalar(-np.inf, query))
 
 
 @contrib("Attention")
@@ -394,9 +398,6 @@ def encoder_attention(
 def attended(n: OnnxNode, packed: Any, mask: Any, past: Any, added: Any, form: Form) -> Any:
     """Build attention over one projection to queries, keys and values, all of them inputs."""
     b, heads = n.b, form.num_heads
-    if not isinstance(heads, int):
-        got = "none" if heads is None else type(heads).__name__
-        raise PycError(ReasonCode.BAD_MODEL, f"attribute `num_heads`: expected int, got {got}")
     if form.do_rotary or form.past_present_share_buffer:
         raise unsupported("do_rotary, past_present_share_buffer: expected 0")
     width = b.type_of(packed).shape[-1]
@@ -412,13 +413,10 @@ def attended(n: OnnxNode, packed: Any, mask: Any, past: Any, added: Any, form: F
             b.concat(reshape_to(b, take(b, past, 0, i, i + 1), b.dims(past)[1:]), v, axis=2)
             for i, v in enumerate((key, value))
         )
-    total = _total(b, _filter(b, mask, form.mask_filter_value, query, key), added)
-    total = _total(b, total, _causal(b, query, key, fresh) if form.unidirectional else None)
-    given = () if total is None else (total,)
-    out = b.attention(query, key, value, *given, scale=_scale_of(b, form.scale, query))
+    out = _encoded(b, query, key, value, fresh, (mask, added), form)
     if not n.wants(1):
-        return merge_heads(b, out)
-    return merge_heads(b, out), b.concat(b.expand_dims(key, 0), b.expand_dims(value, 0), axis=0)
+        return out
+    return out, b.concat(b.expand_dims(key, 0), b.expand_dims(value, 0), axis=0)
 
 
 def _cut(b: Any, packed: Any, sizes: Sequence[int], heads: Sequence[int]) -> list[Any]:
@@ -493,8 +491,7 @@ def group_query_attention(
     full_key, full_value = (
         _appended(n, v, old, past) for v, old in ((key, past_key), (value, past_value))
     )
-    groups = num_heads // kv_num_heads
-    heads = repeated(b, full_key, groups), repeated(b, full_value, groups)
+    heads = (_repeated(b, v, num_heads) for v in (full_key, full_value))
     out = _attended(b, query, *heads, past, bias, sink, form)
     return merge_heads(b, out), full_key, full_value
 
@@ -603,14 +600,11 @@ def _with_sink(b: Any, scores: Any, sink: Any) -> Any:
 def _seen(b: Any, query: Any, key: Any, past: Any, form: _Grouped) -> Any:
     """i1 [batch, 1, queries, keys]: keys up to each query, within the window before it."""
     start = b.reshape(past, shape=(-1, 1, 1, 1))
-    rows = b.add(start, b.reshape(b.iota_like(query, 2), shape=(-1, 1)))
-    columns = b.reshape(b.iota_like(key, 2), shape=(1, -1))
+    rows, columns = _places(b, query, key, start)
     if form.causal:
         tests = [b.le(columns, rows)]
     else:
-        end = b.add(start, extent_value(b, b.dims(query)[2]))
-        tests = [b.lt(columns, end)]
+        tests = [b.lt(columns, b.add(start, extent_value(b, b.dims(query)[2])))]
     if form.local_window_size >= 0:
-        window = np.array(form.local_window_size, np.int64)
-        tests.append(b.lt(b.sub(rows, columns), window))
+        tests.append(b.lt(b.sub(rows, columns), form.local_window_size))
     return reduce(b.and_, tests)

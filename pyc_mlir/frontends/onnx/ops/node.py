@@ -16,7 +16,7 @@ A handler returns its node's output, or a tuple of outputs (leading ones, in ord
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, signature
 from itertools import islice
 from typing import Annotated, Any, get_args
@@ -183,7 +183,8 @@ class Handler:
         }
         for group in self._groups.values():
             for f in fields(group):
-                self._attributes[f.name] = f.name, f.default, _kind(f.default, f.type)
+                default = Parameter.empty if f.default is MISSING else f.default
+                self._attributes[f.name] = f.name, default, _kind(default, f.type)
 
     def bound(self, proto: onnx.NodeProto, operands: Sequence[Any]) -> Callable[[Any, Any], Any]:
         """Return the handler of one node: from a builder and `Lift` to the node's outputs."""
