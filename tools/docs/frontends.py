@@ -13,8 +13,8 @@ from pyc_mlir.frontends.onnx.model import NEWEST, OLDEST
 from pyc_mlir.frontends.onnx.ops.node import HANDLERS
 from pyc_mlir.frontends.python import trace
 from pyc_mlir.frontends.python.numpy_protocol import FUNCTIONS, NEAREST, UFUNCS
-from pyc_mlir.frontends.stablehlo.handlers import HANDLERS as STABLEHLO
-from pyc_mlir.frontends.stablehlo.regions import REGIONED
+from pyc_mlir.frontends.stablehlo.operations import HANDLERS as STABLEHLO
+from pyc_mlir.frontends.stablehlo.operations import REGIONED
 from pyc_mlir.frontends.torch import ops as torch_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.torch.ops.handler import HANDLERS as TORCH
 from pyc_mlir.frontends.torch.ops.handler import RANDOM

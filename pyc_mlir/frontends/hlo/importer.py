@@ -25,9 +25,15 @@ from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.movement import top_k
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
+from pyc_mlir.frontends.importing.importer import (
+    MISSING,
+    Argument,
+    Importer,
+    Lift,
+    SourceNode,
+    Stated,
+)
 from pyc_mlir.frontends.importing.sizes import Extent, sizes
-from pyc_mlir.frontends.importing.stated import Stated
 from pyc_mlir.util.logs import COMPILE, warn
 
 # Operations that all unrolled loops of a program may make, and how many are told.

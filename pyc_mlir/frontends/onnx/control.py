@@ -16,9 +16,8 @@ import onnx
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.importer import MISSING, Importer, SourceNode
+from pyc_mlir.frontends.importing.importer import MISSING, Importer, SourceNode, Stated
 from pyc_mlir.frontends.importing.shaping import chain, take
-from pyc_mlir.frontends.importing.stated import Stated
 from pyc_mlir.frontends.onnx.ops.node import IGNORED, attributes_of
 from pyc_mlir.frontends.onnx.reading import all_nodes
 

@@ -5,6 +5,9 @@
 Functions called are inlined, loops whose condition is known at import are unrolled, of branches
 that are not known all are computed and one is selected. A composite whose name PyC knows becomes
 its op, others are imported by their decomposition. Locations are those of the source.
+
+Text is read, and portable artifacts: the bytes that `jax.export` serializes, MLIR bytecode of the
+versioned dialect VHLO. Damaged ones may end the process, so that only a worker reads them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,18 +15,64 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
-from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.bindings import ir, stablehlo
+from pyc_mlir.dialects.ir.pyc import load
 from pyc_mlir.dialects.names import name_in
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.importer import ModuleImporter
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.importer import MISSING, Argument, SourceNode
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.stablehlo.handlers import HANDLERS
-from pyc_mlir.frontends.stablehlo.op import StablehloOp, python, tensor_type
-from pyc_mlir.frontends.stablehlo.regions import REGIONED
+from pyc_mlir.frontends.stablehlo.operations import (
+    HANDLERS,
+    REGIONED,
+    StablehloOp,
+    python,
+    tensor_type,
+)
+
+# MLIR's magic number, then the length and the beginning of the producer's name.
+ARTIFACT_MAGIC = b"ML\xefR\rStableHLO_v"
+
+
+def is_artifact(data: bytes) -> bool:
+    """Return True for the bytes of a portable artifact."""
+    return data.startswith(ARTIFACT_MAGIC)
+
+
+def embedded_artifact(data: bytes) -> bytes | None:
+    """Return the artifact within ``jax.export.Exported.serialize``'s bytes; None for other bytes.
+
+    These are a flatbuffer which holds the artifact as a vector of bytes, its length before it.
+    """
+    start = data.find(ARTIFACT_MAGIC)
+    if start < 4:
+        return None
+    length = int.from_bytes(data[start - 4 : start], "little")
+    end = start + length
+    return data[start:end] if length and end <= len(data) else None
+
+
+def read_artifact(data: bytes, name: str, context: ir.Context) -> ir.Module:
+    """Read a portable artifact as a StableHLO module. Raises PycError (INVALID_IR)."""
+    enter(context)
+    try:
+        return stablehlo.deserialize_portable_artifact(context, data)
+    except (ir.MLIRError, ValueError, RuntimeError) as error:
+        raise PycError(
+            ReasonCode.INVALID_IR,
+            f"{name}: expected a StableHLO artifact of a version up to "
+            f"{stablehlo.get_current_version()}: {error}",
+        ) from None
+
+
+def enter(context: ir.Context) -> None:
+    """Let a context hold StableHLO beside pyc."""
+    load(context)
+    stablehlo.register_dialect(context)
+
 
 _MAY_HAVE_EFFECTS = frozenset(
     {"return", "while", "if", "case", "composite", "infeed", "outfeed", "send", "recv"}

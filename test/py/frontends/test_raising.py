@@ -11,7 +11,7 @@ from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.hlo import importer as control
 from pyc_mlir.frontends.sources import Loaded, raise_foreign
-from pyc_mlir.frontends.stablehlo.reader import ARTIFACT_MAGIC, embedded_artifact
+from pyc_mlir.frontends.stablehlo.importer import ARTIFACT_MAGIC, embedded_artifact
 
 X = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
 

@@ -13,7 +13,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.frontends.importing.transposed import plan_axis
+from pyc_mlir.frontends.importing.windows import plan_axis
 from pyc_mlir.frontends.onnx.importer import import_onnx
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.canonicalize import Canonicalize

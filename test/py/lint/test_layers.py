@@ -45,7 +45,7 @@ FOLDERS = (
     ),
     *under("pyc_mlir/frontends", "python", "importing", "onnx/ops"),
     *under("pyc_mlir/frontends", "onnx", "torch/ops", "torch"),
-    *under("pyc_mlir/frontends", "hlo", "jax", "stablehlo", "linalg", ""),
+    *under("pyc_mlir/frontends", "hlo", "jax", "stablehlo", ""),
     *under("pyc_mlir/iree", "", "memory"),
     *under("pyc_mlir", "compilation"),
     *under("pyc_mlir", "cache", "worker", "", "torch", "jax", "debug"),

@@ -22,9 +22,10 @@ from pyc_mlir.dialects.functions import accumulated, sees_a_key
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.types import BOOL, I64, accumulator
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.indexing import along, extent_value
 from pyc_mlir.frontends.importing.shaping import (
+    along,
     expand_to,
+    extent_value,
     merge,
     product,
     reshape_to,

@@ -15,8 +15,15 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.functions import accumulated
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import expand_to, product, reshape_to
-from pyc_mlir.frontends.importing.transposed import applied, plan_axis, transposed_conv2d
-from pyc_mlir.frontends.importing.volumes import avg_pool3d, conv3d, max_pool3d, transposed_conv3d
+from pyc_mlir.frontends.importing.windows import (
+    applied,
+    avg_pool3d,
+    conv3d,
+    max_pool3d,
+    plan_axis,
+    transposed_conv2d,
+    transposed_conv3d,
+)
 from pyc_mlir.frontends.onnx.ops.node import MAX_WRITTEN, Ints, OnnxNode, Operand, node
 
 # Values of `auto_pad` with which `ceil_mode` counts; with others the sizes alone say the pads.

@@ -19,8 +19,15 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.resize import COORDINATES, ROUNDINGS, coordinates_of
 from pyc_mlir.dialects.types import I64, accumulator, is_float
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.indexing import extent_value, gather_nd
-from pyc_mlir.frontends.importing.shaping import chain, expand_to, product, reshape_to, take
+from pyc_mlir.frontends.importing.shaping import (
+    chain,
+    expand_to,
+    extent_value,
+    gather_nd,
+    product,
+    reshape_to,
+    take,
+)
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, Untracked, quotient
 from pyc_mlir.frontends.onnx.ops.convolution import Sliding
 from pyc_mlir.frontends.onnx.ops.node import SIMPLE, Ints, Number, OnnxNode, Operand, node

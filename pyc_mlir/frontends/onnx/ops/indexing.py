@@ -18,15 +18,19 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.functions import accumulated
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.indexing import (
+from pyc_mlir.frontends.importing.shaping import (
+    chain,
+    expand_to,
     extent_value,
     gather_nd,
+    product,
+    reshape_to,
     scatter_along,
     scatter_nd,
+    take,
     take_along,
     top_k,
 )
-from pyc_mlir.frontends.importing.shaping import chain, expand_to, product, reshape_to, take
 from pyc_mlir.frontends.importing.sizes import Extent
 from pyc_mlir.frontends.onnx.ops.node import MAX_WRITTEN, Known, Number, OnnxNode, Operand, node
 

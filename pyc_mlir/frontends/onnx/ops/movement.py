@@ -12,11 +12,11 @@ from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.indexing import extent_value
 from pyc_mlir.frontends.importing.shaping import (
     broadcast_extents,
     chain,
     expand_to,
+    extent_value,
     merge,
     product,
     reshape_to,

@@ -28,8 +28,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.frontends.importing.builders import GraphBuilder
 from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.importer import Ignored, not_read
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSizes, Untracked
-from pyc_mlir.frontends.importing.stated import Ignored, not_read
 
 # Annotations of inputs that are no values of the builder: the method of `OnnxNode` that reads them.
 Known = Annotated[Any, "known"]

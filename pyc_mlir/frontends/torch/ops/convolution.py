@@ -8,8 +8,7 @@ from typing import Any
 
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import chain, take
-from pyc_mlir.frontends.importing.transposed import applied, plan_axis, transposed_conv2d
-from pyc_mlir.frontends.importing.volumes import conv3d
+from pyc_mlir.frontends.importing.windows import applied, conv3d, plan_axis, transposed_conv2d
 from pyc_mlir.frontends.torch.ops.handler import AtenCall, aten, static_sizes
 
 # Stride, pads and dilation, each by spatial dimension; what a dimension of size 1 has.
