@@ -25,6 +25,7 @@ from pyc_mlir.frontends.onnx.reading import (
     check_nodes,
     names_of,
     opset_of,
+    refused,
     schema_of,
     schemas_of,
 )
@@ -34,7 +35,6 @@ from pyc_mlir.frontends.onnx.weights import (
     split_weights,
     unread_weights,
 )
-from pyc_mlir.frontends.onnx.work import refused
 
 # What onnx's native code raises at a model: sizes of lists in attributes end as any of these.
 NATIVE_ERRORS = (

@@ -16,9 +16,8 @@ from pyc_mlir.dialects.functions import accumulated
 from pyc_mlir.dialects.types import DTYPES, I64, accumulator
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import expand_to, merge, reshape_to, swap_last, take
-from pyc_mlir.frontends.onnx.ops.contraction import gemm, scaled_product
 from pyc_mlir.frontends.onnx.ops.convolution import Sliding, conv
-from pyc_mlir.frontends.onnx.ops.elementwise import elu, leaky
+from pyc_mlir.frontends.onnx.ops.math import elu, gemm, leaky, scaled_product
 from pyc_mlir.frontends.onnx.ops.node import Maybe, OnnxNode, contrib
 
 _UI8 = DTYPES["ui8"]

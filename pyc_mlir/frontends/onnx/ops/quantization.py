@@ -23,7 +23,7 @@ from pyc_mlir.frontends.onnx.ops.convolution import (
     from_2d,
     spatial_rank,
 )
-from pyc_mlir.frontends.onnx.ops.elementwise import leaky
+from pyc_mlir.frontends.onnx.ops.math import leaky
 from pyc_mlir.frontends.onnx.ops.node import Maybe, OnnxNode, contrib, formulas, node, pyc_dtype
 
 _F32, _I32, _UI8 = DTYPES["f32"], DTYPES["i32"], DTYPES["ui8"]
