@@ -25,37 +25,17 @@ _SAME = {
     "Round": "round", "Sigmoid": "sigmoid", "Sin": "sin", "Sqrt": "sqrt", "Sub": "sub",
     "Tanh": "tanh", "And": "and", "Or": "or", "Not": "not", "BitwiseAnd": "and",
     "BitwiseOr": "or", "BitwiseXor": "xor", "BitwiseNot": "not", "Where": "select",
-}  # fmt: skip
-_PREDICATES = {
     "Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge",
-    "Xor": "ne",
+    "Xor": "ne", "MatMul": "matmul",
 }  # fmt: skip
-_VARIADIC = {"Max": "maximum", "Min": "minimum"}
 _FUNCTIONS = ("Tan", "Cosh", "Sinh", "Asinh", "Acosh", "Atanh", "Sign", "Softplus", "Mish")
 
 
 def _op(name: str) -> Callable[..., Any]:
-    """Return the handler that builds one pyc op."""
-
-    def handler(b: Any, *xs: Any) -> Any:
-        return getattr(b, name)(*xs)
-
-    return handler
+    return lambda b, *xs: getattr(b, name)(*xs)
 
 
 formulas({name: ("Build one pyc op.", _op(op)) for name, op in _SAME.items()})
-
-
-@node(*_PREDICATES)
-def compare(n: OnnxNode, x: Any, y: Any) -> Any:
-    """out = lhs <predicate> rhs as i1."""
-    return n.b.compare(x, y, predicate=_PREDICATES[n.op])
-
-
-@node(*_VARIADIC)
-def variadic(n: OnnxNode, *xs: Any) -> Any:
-    """out = x0 op x1 op x2 ..., from the left."""
-    return reduce(getattr(n.b, _VARIADIC[n.op]), xs)
 
 
 @node("Sum", "Mean")
@@ -69,14 +49,9 @@ def total(n: OnnxNode, x: Any, *more: Any) -> Any:
     return accumulated(n.b, x, formula, *more)
 
 
-def where(b: Any, x: Any, predicate: str, bound: float, yes: Any, no: Any) -> Any:
-    """out = yes where x <predicate> bound, else no."""
-    return b.select(b.compare(x, bound, predicate=predicate), yes, no)
-
-
 def leaky(b: Any, x: Any, alpha: float) -> Any:
     """out = alpha * x where x < 0, else x."""
-    return where(b, x, "lt", 0, b.mul(x, alpha), x)
+    return b.select(b.lt(x, 0), b.mul(x, alpha), x)
 
 
 def bent(b: Any, x: Any) -> Any:
@@ -86,7 +61,7 @@ def bent(b: Any, x: Any) -> Any:
 
 def elu(b: Any, x: Any, alpha: float) -> Any:
     """out = alpha * (e^x - 1) where x < 0, else x."""
-    return where(b, x, "lt", 0, b.mul(alpha, bent(b, x)), x)
+    return b.select(b.lt(x, 0), b.mul(alpha, bent(b, x)), x)
 
 
 def _hard_sigmoid(b: Any, x: Any, alpha: float, beta: float) -> Any:
@@ -115,11 +90,22 @@ formulas({
     "LeakyRelu": ("out = alpha * x where x < 0, else x.",
                   lambda b, x, *, alpha=0.01: leaky(b, x, alpha)),
     "PRelu": ("out = slope * x where x < 0, else x.",
-              lambda b, x, slope: where(b, x, "lt", 0, b.mul(x, slope), x)),
+              lambda b, x, slope: b.select(b.lt(x, 0), b.mul(x, slope), x)),
     "Elu": ("out = alpha * (e^x - 1) where x < 0, else x.",
             lambda b, x, *, alpha=1.0: elu(b, x, alpha)),
     "ThresholdedRelu": ("out = x where x > alpha, else 0.",
-                        lambda b, x, *, alpha=1.0: where(b, x, "gt", alpha, x, b.scalar(0, x))),
+                        lambda b, x, *, alpha=1.0: b.select(b.gt(x, alpha), x, 0)),
+    "Celu": ("out = max(0, x) + min(0, alpha * (e^(x/alpha) - 1)).", lambda b, x, *, alpha=1.0:
+             b.add(b.maximum(x, 0), b.minimum(0, b.mul(alpha, bent(b, b.div(x, alpha)))))),
+    # Klambauer et al., 2017.
+    "Selu": ("out = gamma * x where x > 0, else gamma * alpha * (e^x - 1).", lambda
+             b, x, *, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875:
+             b.select(b.gt(x, 0), b.mul(gamma, x), b.mul(gamma * alpha, bent(b, x)))),
+    "Shrink": ("out = x + bias where x < -lambd, x - bias where x > lambd, else 0.", lambda
+               b, x, *, bias=0.0, lambd=0.5: b.select(
+                   b.lt(x, -lambd), b.add(x, bias), b.select(b.gt(x, lambd), b.sub(x, bias), 0))),
+    "Max": ("out = max(x0, x1, ...), from the left.", lambda b, *xs: reduce(b.maximum, xs)),
+    "Min": ("out = min(x0, x1, ...), from the left.", lambda b, *xs: reduce(b.minimum, xs)),
     "Softsign": ("out = x / (1 + |x|).", lambda b, x: b.div(x, b.add(1, b.abs(x)))),
     "HardSigmoid": ("out = max(0, min(1, alpha * x + beta)).",
                     lambda b, x, *, alpha=0.2, beta=0.5: _hard_sigmoid(b, x, alpha, beta)),
@@ -129,32 +115,6 @@ formulas({
     "LogSoftmax": ("pyc.log_softmax along `axis`.",
                    lambda b, x, *, axis=-1: b.log_softmax(x, axis=axis)),
 })  # fmt: skip
-
-
-@node("Celu")
-def celu(b: Any, x: Any, *, alpha: float = 1.0) -> Any:
-    """out = max(0, x) + min(0, alpha * (e^(x/alpha) - 1))."""
-    scale = b.scalar(alpha, x)
-    low = b.mul(scale, bent(b, b.div(x, scale)))
-    return b.add(b.maximum(x, 0), b.minimum(0, low))
-
-
-@node("Selu")
-def selu(
-    b: Any, x: Any, *,
-    alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875,
-) -> Any:  # fmt: skip
-    """out = gamma * x where x > 0, else gamma * alpha * (e^x - 1). Klambauer et al., 2017."""
-    low = b.mul(gamma * alpha, bent(b, x))
-    return where(b, x, "gt", 0, b.mul(gamma, x), low)
-
-
-@node("Shrink")
-def shrink(b: Any, x: Any, *, bias: float = 0.0, lambd: float = 0.5) -> Any:
-    """out = x + bias where x < -lambd, x - bias where x > lambd, else 0."""
-    shift = b.scalar(bias, x)
-    inner = where(b, x, "gt", lambd, b.sub(x, shift), b.scalar(0, x))
-    return where(b, x, "lt", -lambd, b.add(x, shift), inner)
 
 
 @node("Hardmax")
@@ -171,8 +131,7 @@ def is_inf(b: Any, x: Any, *, detect_negative: int = 1, detect_positive: int = 1
     """out = x is one of the infinities that the attributes select."""
     if detect_negative and detect_positive:
         return b.eq(b.abs(x), np.inf)
-    limit = -np.inf if detect_negative else np.inf if detect_positive else np.nan
-    return b.eq(x, limit)
+    return b.eq(x, -np.inf if detect_negative else np.inf if detect_positive else np.nan)
 
 
 @node("Clip")
@@ -214,12 +173,6 @@ def power(n: OnnxNode, x: Any, y: Any) -> Any:
 
 _MAX_DETERMINANT = 4
 _MARKS = str.maketrans("", "", ".,->")
-
-
-@node("MatMul")
-def matmul(b: Any, x: Any, y: Any) -> Any:
-    """numpy's matmul."""
-    return b.matmul(x, y)
 
 
 @node("Gemm")
@@ -421,12 +374,6 @@ def _extreme(b: Any, x: Any, fold: _Fold, op: str) -> Any:
     return b.gt(fold(op, wide), zero)
 
 
-def _mean(b: Any, x: Any, fold: _Fold) -> Any:
-    if is_float(b.type_of(x).dtype) or not fold.axes:
-        return fold("reduce_mean", x)
-    return b.div(fold("reduce_sum", x), b.count(x, fold.axes))
-
-
 def _log_sum_exp(b: Any, x: Any, fold: _Fold) -> Any:
     axes = fold.axes
 
@@ -449,7 +396,9 @@ _REDUCTIONS: dict[str, tuple[str, Callable[[Any, Any, _Fold], Any]]] = {
                   lambda b, x, fold: _extreme(b, x, fold, "reduce_max")),
     "ReduceMin": ("One pyc reduction; i1 goes by way of i8.",
                   lambda b, x, fold: _extreme(b, x, fold, "reduce_min")),
-    "ReduceMean": ("The mean; of integers, rounded toward zero.", _mean),
+    "ReduceMean": ("The mean; of integers, rounded toward zero.", lambda b, x, fold:
+                   fold("reduce_mean", x) if is_float(b.type_of(x).dtype) or not fold.axes
+                   else b.div(fold("reduce_sum", x), b.count(x, fold.axes))),
     "ReduceL1": ("out = sum |x|.", lambda b, x, fold: fold("reduce_sum", b.abs(x))),
     "ReduceL2": ("out = sqrt(sum x^2).", lambda b, x, fold: _of_floats(
         b, x, lambda x: b.sqrt(fold("reduce_sum", b.mul(x, x))))),
