@@ -373,8 +373,6 @@ def import_linalg(module: ir.Module, source: str) -> ir.Module:
 
 
 class _LinalgImporter(ModuleImporter):
-    """State of one import."""
-
     def argument(self, index: int, value: Any) -> Argument:
         """Name an argument after its place; a dynamic shape is refused."""
         type_ = tensor_type(value.type)
@@ -486,12 +484,10 @@ def _static(op: ir.Operation, name: str) -> tuple[int, ...]:
 
 
 def _sliced(op: ir.Operation) -> list[tuple[int, ...]]:
-    """Return the offsets, sizes and strides of a slice."""
     return [_static(op, f"static_{name}") for name in ("offsets", "sizes", "strides")]
 
 
 def _extract(b: Any, op: ir.Operation, x: Lift) -> Any:
-    """extract_slice with constant offsets, sizes and strides."""
     starts, sizes, steps = _sliced(op)
     stops = tuple(
         o + (n - 1) * s + 1 if n else o for o, n, s in zip(starts, sizes, steps, strict=True)
@@ -500,7 +496,6 @@ def _extract(b: Any, op: ir.Operation, x: Lift) -> Any:
 
 
 def _insert(b: Any, op: ir.Operation, x: Lift) -> Any:
-    """insert_slice with constant offsets and strides of 1."""
     starts, sizes, steps = _sliced(op)
     if set(steps) - {1}:
         raise unsupported("insert_slice with strides: expected 1")
@@ -511,7 +506,6 @@ def _insert(b: Any, op: ir.Operation, x: Lift) -> Any:
 
 
 def _extract_scalar(b: Any, op: ir.Operation, x: Lift) -> Any:
-    """tensor.extract from a tensor of rank 0."""
     if len(op.operands) > 1:
         raise unsupported("an element at a computed place", ReasonCode.UNSUPPORTED_OP)
     return x(0)
@@ -522,7 +516,6 @@ def _all(op: ir.Operation, x: Lift) -> list[Any]:
 
 
 def _whole(b: Any, op: ir.Operation, x: Lift) -> Any:
-    """Build an operation of arith or math on whole tensors."""
     return scalar(b, op, _all(op, x))
 
 

@@ -87,7 +87,6 @@ class Unroller:
         return out
 
     def _emit(self, site: SourceNode, operands: Sequence[Any], apply: Callable[..., Any]) -> Any:
-        """Compute one value from others; MISSING if it cannot be."""
 
         def build(b: Any, lift: Callable[[int], Any]) -> Any:
             return apply(b, *(lift(i) for i in range(len(operands))))
@@ -110,7 +109,6 @@ class Unroller:
         return [self._select(site, operands[0], a, b) for a, b in zip(yes, no, strict=True)]
 
     def _select(self, site: SourceNode, condition: Any, yes: Any, no: Any) -> Any:
-        """Select one of two values of the same type."""
 
         def build(b: Any, c: Any, x: Any, y: Any) -> Any:
             if b.dims(x) != b.dims(y):
@@ -169,7 +167,6 @@ class Unroller:
     def _joined(
         self, site: SourceNode, rows: Sequence[Any], axis: int, backwards: bool = False
     ) -> Any:
-        """Stack results of steps along a new axis."""
 
         def build(b: Any, *values: Any) -> Any:
             rank = b.type_of(values[0]).rank + 1
@@ -426,7 +423,6 @@ class _Importer:
         return MISSING
 
     def _rank(self, value: Any) -> int:
-        """Return the rank of a value; 0 for one that is left out or missing."""
         if isinstance(value, ir.Value):
             return self.importer.b.type_of(value).rank
         return value.ndim if isinstance(value, np.ndarray) else 0
@@ -434,7 +430,6 @@ class _Importer:
     def _controlled(
         self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]
     ) -> Sequence[Any]:
-        """Return the results of a node with graphs in it; none if it cannot be imported."""
         outer, self._place = self._place, site.place - 1
         before, self.importer.b.may_not_run = self.importer.b.may_not_run, True
         try:
@@ -475,7 +470,6 @@ class _Importer:
         return self.values[name]
 
     def _result(self, name: str) -> ir.Value:
-        """Return a graph output as an MLIR value."""
         value = self._operand(name)
         try:
             return self.importer.emitted(value)

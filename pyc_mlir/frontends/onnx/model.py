@@ -158,7 +158,6 @@ def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_ranked(info: onnx.ValueInfoProto) -> bool:
-    """Return False for a value without a type and for a tensor without a shape."""
     tensor = info.type.HasField("tensor_type")
     return info.type.tensor_type.HasField("shape") if tensor else info.HasField("type")
 
@@ -348,7 +347,6 @@ def _with_functions_inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _callers_first(model: onnx.ModelProto) -> list[tuple[str, str]]:
-    """Return the functions that the graph calls, also indirectly, callers before callees."""
     bodies: dict[tuple[str, str], list[onnx.NodeProto]] = {}
     for function in model.functions:
         bodies.setdefault((function.domain, function.name), []).extend(function.node)
@@ -368,7 +366,6 @@ def _callers_first(model: onnx.ModelProto) -> list[tuple[str, str]]:
 def _state_function_defaults(
     nodes: Iterable[onnx.NodeProto], functions: Iterable[onnx.FunctionProto]
 ) -> None:
-    """Write the functions' defaults out at the calls that leave their attributes out."""
     by_name = {(f.domain, f.name, f.overload): f for f in functions}
     for node in nodes:
         function = by_name.get((node.domain, node.op_type, node.overload))

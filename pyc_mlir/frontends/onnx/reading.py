@@ -214,7 +214,6 @@ def _scan(data: bytes) -> None:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode the number at a place; return it with the place behind it."""
     byte = data[at]
     if byte < 0x80:
         return byte, at + 1

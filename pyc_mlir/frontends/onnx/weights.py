@@ -304,7 +304,6 @@ def _number(text: str) -> int | None:
 
 
 def _read_attributes(found: list[tuple[onnx.TensorProto, FileRange]], folder: Path | None) -> None:
-    """Put the data of external tensors that are attributes in their place."""
     if sum(part.length for _, part in found) > _MAX_ATTRIBUTE_BYTES:
         raise ValueError(
             f"expected at most {_MAX_ATTRIBUTE_BYTES} bytes of constants in other files; store "

@@ -17,7 +17,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir, stablehlo
 from pyc_mlir.dialects.ir.irtypes import from_mlir
-from pyc_mlir.dialects.types import DTYPES, TensorType
+from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.frontends.hlo import elementwise, movement, reduction
 from pyc_mlir.frontends.hlo.call import Call, made_by
 from pyc_mlir.frontends.hlo.contraction import DotDims, dot_general
@@ -207,19 +207,6 @@ _SAME = {
 }  # fmt: skip
 
 
-def _compare(call: Call, op: Any) -> Any:
-    """out = x <direction> y."""
-    total = op.get("compare_type") == "TOTALORDER"
-    compute = elementwise.compare_total if total else elementwise.compare
-    return call.pointwise(partial(compute, predicate=op["comparison_direction"].lower()))
-
-
-def _dot(call: Call, op: Any) -> Any:
-    """Multiply matrices or vectors: contract the last dimension with the first."""
-    dims = DotDims((call.type(0).rank - 1,), (0,), (), ())
-    return dot_general(call.b, call.x(0), call.x(1), dims, op["dtype"])
-
-
 def _extents(call: Call, index: int) -> tuple[Extent, ...]:
     """Return a shape that an operand holds, static or in terms of dynamic dimensions."""
     value = call.operands[index]
@@ -230,40 +217,27 @@ def _extents(call: Call, index: int) -> tuple[Extent, ...]:
     return tuple(value.entries.reshape(-1))
 
 
-def _dynamic_broadcast_in_dim(call: Call, op: Any) -> Any:
-    """Broadcast as broadcast_in_dim, into the shape that operand 1 holds."""
-    dims = op["broadcast_dimensions"]
-    return movement.broadcast_in_dim(call.b, call.x(), _extents(call, 1), dims)
-
-
-def _slice(call: Call, op: Any) -> Any:
-    """x[start:limit:stride]; a limit that is the whole dimension stays so if that is dynamic."""
-    bounds = (op[name] for name in ("start_indices", "limit_indices", "strides"))
-    return movement.slice_(call.b, call.x(), *bounds)
-
-
-def _get_dimension_size(call: Call, op: Any) -> Any:
-    """Return the size of a dimension as a scalar; the importer follows dynamic ones."""
-    size = call.dims()[op["dimension"]]
-    if isinstance(size, int):
-        return call.b.constant(np.array(size, np.int32))
-    return call.b.cast(call.b.extent(size), dtype=DTYPES["i32"])
-
-
 HANDLERS: dict[str, Operation] = {
     **{name: OPERATIONS[of] for name, of in _SAME.items()},
-    "compare": _compare,
-    "dot": _dot,
-    "dynamic_broadcast_in_dim": _dynamic_broadcast_in_dim,
+    # out = x <direction> y.
+    "compare": lambda call, op: call.pointwise(partial(
+        elementwise.compare_total if op.get("compare_type") == "TOTALORDER"
+        else elementwise.compare, predicate=op["comparison_direction"].lower())),
+    # Matrices or vectors: the last dimension is contracted with the first.
+    "dot": lambda call, op: dot_general(
+        call.b, call.x(0), call.x(1), DotDims((call.type(0).rank - 1,), (0,), (), ()), op["dtype"]),
+    "dynamic_broadcast_in_dim": lambda call, op: movement.broadcast_in_dim(
+        call.b, call.x(), _extents(call, 1), op["broadcast_dimensions"]),
     # Into the shape that operand 1, or 0, holds.
     "dynamic_reshape": lambda call, op: reshape_to(call.b, call.x(), _extents(call, 1)),
     "dynamic_iota": lambda call, op: movement.iota(
         call.b, _extents(call, 0), op["dimension"], op["dtype"]
     ),
-    "get_dimension_size": _get_dimension_size,
     "select": lambda call, op: call.pointwise(lambda b, which, yes, no: b.select(which, yes, no)),
-    "slice": _slice,
-}
+    # A limit that is the whole dimension stays so if that is dynamic.
+    "slice": lambda call, op: movement.slice_(
+        call.b, call.x(), *(op[name] for name in ("start_indices", "limit_indices", "strides"))),
+}  # fmt: skip
 
 
 _COMBINERS = {
@@ -348,7 +322,6 @@ def _arg_extreme(state: Any, op: StablehloOp, axes: Sequence[int]) -> Sequence[A
 
 
 def _counts(op: StablehloOp, axis: int) -> bool:
-    """Return whether operand 1 is an iota along `axis`."""
     made = made_by(op.operation.operands[1])
     if made is None or made.name != "stablehlo.iota":
         return False

@@ -188,7 +188,6 @@ def _unpacked(b: Any, x: Any, bits: int) -> Any:
 
 
 def _take_last(b: Any, x: Any, count: int) -> Any:
-    """Return the first `count` entries of the last axis."""
     return take(b, x, b.type_of(x).rank - 1, 0, count)
 
 

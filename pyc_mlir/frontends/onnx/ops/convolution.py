@@ -251,7 +251,6 @@ def _dilated_average(b: Any, x: Any, w: OnnxWindow, channels: int, include: bool
 
 
 def _window_sum(b: Any, x: Any, w: OnnxWindow, channels: int) -> Any:
-    """Build the sum of each window of each channel."""
     weight = b.constant(np.ones((channels, 1, *w.kernel), b.type_of(x).dtype))
     return _convolved(b, x, weight, w, channels)
 

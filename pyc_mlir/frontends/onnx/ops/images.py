@@ -240,8 +240,6 @@ def deformable(
 
 @dataclass(frozen=True)
 class _Regions:
-    """The attributes of RoiAlign."""
-
     output_height: int = 1
     output_width: int = 1
     sampling_ratio: int = 0

@@ -31,7 +31,6 @@ from pyc_mlir.frontends.importing.shaping import (
     take_along,
     top_k,
 )
-from pyc_mlir.frontends.importing.sizes import Extent
 from pyc_mlir.frontends.onnx.ops.node import MAX_WRITTEN, Known, Number, OnnxNode, Operand, node
 
 
@@ -46,20 +45,15 @@ def gather_elements(b: Any, x: Any, indices: Any, *, axis: int = 0) -> Any:
 @node("GatherND")
 def gather_vectors(b: Any, x: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     """out[i, ...] = x[indices[i]]: the last dimension of `indices` holds vectors of indices."""
-    depth = _depth(b, x, indices, batch_dims)
-    _declare_vectors(b, indices, b.dims(x)[batch_dims : batch_dims + depth])
-    return gather_nd(b, x, indices, depth, batch_dims)
+    return gather_nd(b, x, indices, _vectors(b, x, indices, batch_dims), batch_dims)
 
 
-def _declare_vectors(b: Any, indices: Any, sizes: Sequence[Extent]) -> None:
-    """Declare the range of vectors of indices: that of the largest size, where it is known."""
-    known = [s for s in sizes if isinstance(s, int)]
-    # Of one dynamic size, that size; several have no range that an argument's axis tells.
-    b.declare_indices(indices, max(known) if len(known) == len(sizes) else product(sizes))
+def _vectors(b: Any, x: Any, indices: Any, batch: int = 0) -> int:
+    """Return the length of the vectors of indices, and declare their range.
 
-
-def _depth(b: Any, x: Any, indices: Any, batch: int = 0) -> int:
-    """Return the length of the vectors of indices."""
+    That is the largest size, where it is known; of one dynamic size, that size. Several have no
+    range that an argument's axis tells.
+    """
     most, shape = b.type_of(x).rank, b.type_of(indices).shape
     depth = shape[-1] if shape else None
     if depth is None:
@@ -69,6 +63,9 @@ def _depth(b: Any, x: Any, indices: Any, batch: int = 0) -> int:
             ReasonCode.BAD_MODEL,
             f"`indices`: expected vectors of 1 to {most} indices, got {depth}",
         )
+    sizes = b.dims(x)[batch : batch + depth]
+    known = [s for s in sizes if isinstance(s, int)]
+    b.declare_indices(indices, max(known) if len(known) == len(sizes) else product(sizes))
     return depth
 
 
@@ -94,9 +91,7 @@ def scatter_elements(
 @node("ScatterND")
 def scatter_vectors(b: Any, x: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
     """x with slices at vectors of indices replaced, or combined with the updates."""
-    depth = _depth(b, x, indices)
-    _declare_vectors(b, indices, b.dims(x)[:depth])
-    return _scattered(b, scatter_nd, x, indices, updates, depth, reduction)
+    return _scattered(b, scatter_nd, x, indices, updates, _vectors(b, x, indices), reduction)
 
 
 @node("TopK")
@@ -141,13 +136,10 @@ def reverse_sequence(
     rank = b.type_of(x).rank
     lengths = b.align(b.convert(lengths, I64), batch_axis, rank)
     step = b.iota_like(x, time_axis)
-    one = b.constant(np.array(1, np.int64))
-    inside = b.lt(step, lengths)
-    index = b.select(inside, b.sub(b.sub(lengths, one), step), step)
+    index = b.select(b.lt(step, lengths), b.sub(b.sub(lengths, 1), step), step)
     first = (batch_axis, time_axis)
     order = (*first, *(i for i in range(rank) if i not in first))
-    x = b.transpose(x, permutation=order)
-    flat = b.transpose(index, permutation=order)
+    x, flat = (b.transpose(v, permutation=order) for v in (x, index))
     dims = b.dims(x)
     out = gather_nd(b, x, reshape_to(b, flat, (dims[0], dims[1], 1)), 1, 1)
     return b.transpose(out, permutation=tuple(order.index(i) for i in range(rank)))
@@ -162,6 +154,8 @@ def negative_log_likelihood(
 
     Targets of `ignore_index` count nothing. SoftmaxCrossEntropyLoss is a function of it in ONNX.
     """
+    if reduction not in ("none", "sum", "mean"):
+        raise unsupported(f"reduction={reduction}: expected none, sum or mean")
     target, skip = b.convert(target, I64), None
     if ignore_index is not None:
         skip = b.eq(target, ignore_index)
@@ -169,15 +163,12 @@ def negative_log_likelihood(
     else:
         b.declare_indices(target, b.dims(x)[1])
     taken = b.squeeze(take_along(b, x, b.expand_dims(target, 1), 1), 1)
-    zero, one = b.scalar(0, x), b.scalar(1, x)
     if weight is None:
-        weight = expand_to(b, one, b.dims(taken))
+        weight = expand_to(b, b.scalar(1, x), b.dims(taken))
     else:
         weight = b.gather(weight, target, axis=0)
     if skip is not None:
-        weight, taken = (b.select(skip, zero, v) for v in (weight, taken))
-    if reduction not in ("none", "sum", "mean"):
-        raise unsupported(f"reduction={reduction}: expected none, sum or mean")
+        weight, taken = (b.select(skip, 0, v) for v in (weight, taken))
     axes = tuple(range(b.type_of(taken).rank))
 
     def formula(taken: Any, weight: Any) -> Any:

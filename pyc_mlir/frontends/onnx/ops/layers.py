@@ -204,12 +204,10 @@ def _ordered(results: list[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def _regular(b: Any, x: Any, gradient: Any, coefficient: float) -> Any:
-    """Add the gradient of the weight's norm to the gradient."""
     return b.add(b.mul(x, coefficient), gradient)
 
 
 def _started(b: Any, steps: Any) -> Any:
-    """i1: steps were made before."""
     return b.gt(steps, 0)
 
 
@@ -285,8 +283,6 @@ Step = Callable[[Any, Sequence[Any]], Sequence[Any]]
 
 @dataclass(frozen=True)
 class _Form:
-    """The attributes of a recurrent layer."""
-
     activations: Sequence[bytes] = ()
     # Of functions that are refused.
     activation_alpha: Sequence[float] = ()
@@ -474,7 +470,6 @@ def _run(
 
 
 def _activations(n: OnnxNode, given: Sequence[bytes], number: int) -> list[Callable[[Any], Any]]:
-    """Return the functions of one direction."""
     usual = _DEFAULTS[n.op]
     names = [v.decode() for v in given] or list(usual) * 2
     chosen = [v.lower() for v in names[number * len(usual) : (number + 1) * len(usual)]]

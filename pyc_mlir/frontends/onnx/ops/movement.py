@@ -1,6 +1,5 @@
 """Moving elements and making tensors: reshapes, joins, slices, gathers; constants and ranges."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -40,6 +39,7 @@ from pyc_mlir.frontends.onnx.ops.node import (
     Number,
     OnnxNode,
     Operand,
+    formulas,
     node,
     pyc_dtype,
 )
@@ -68,19 +68,28 @@ def constant(
     return onnx.numpy_helper.to_array(value)
 
 
-@node("Shape")
-def shape(b: Any, x: Any, *, start: int = 0, end: int | None = None) -> Any:
-    """Return the sizes of x from `start` to `end`, known at import."""
-    return sizes(b.dims(x)[start:end])
+formulas({
+    "Shape": ("The sizes of x from `start` to `end`, known at import.",
+              lambda b, x, *, start=0, end=None: sizes(b.dims(x)[start:end])),
+    "OptionalGetElement": ("out = x: an optional argument of a program is given.",
+                           lambda b, x: x),
+    "Transpose": ("Dimension perm[d] of x is dimension d of out; reversed by default.",
+                  lambda b, x, *, perm=None: b.transpose(x, permutation=tuple(
+                      range(b.type_of(x).rank)[::-1] if perm is None else perm))),
+    "Flatten": ("[product of the dimensions before `axis`, product of the others].",
+                lambda b, x, *, axis=1: reshape_to(
+                    b, x, (product(b.dims(x)[:axis]), product(b.dims(x)[axis:])))),
+    "Concat": ("Join the inputs one after the other along `axis`.",
+               lambda b, *xs, axis: chain(b, xs, axis)),
+})  # fmt: skip
 
 
 @node("Size")
 def size(b: Any, x: Any) -> Any:
     """Return the number of elements of x."""
     total = product(b.dims(x))
-    if isinstance(total, SymbolicSize):
-        return SymbolicSizes(np.array(total, object))
-    return np.array(total, np.int64)
+    dynamic = isinstance(total, SymbolicSize)
+    return SymbolicSizes(np.array(total, object)) if dynamic else np.array(total, np.int64)
 
 
 @node("ConstantOfShape")
@@ -134,12 +143,6 @@ def has_element(b: Any, x: Operand = None) -> Any:
     return b.constant(np.array(x is not None))
 
 
-@node("OptionalGetElement")
-def get_element(b: Any, x: Any) -> Any:
-    """out = x: an optional argument of a program is given."""
-    return x
-
-
 @node("Dropout")
 def dropout(n: OnnxNode, x: Any, ratio: Number = 0.5, training_mode: Number = False) -> Any:
     """out = x; the mask is all true."""
@@ -148,13 +151,6 @@ def dropout(n: OnnxNode, x: Any, ratio: Number = 0.5, training_mode: Number = Fa
     if not n.wants(1):
         return x
     return x, expand_to(n.b, n.b.constant(np.array(True)), n.b.dims(x))
-
-
-@node("Transpose")
-def transpose(b: Any, x: Any, *, perm: Sequence[int] | None = None) -> Any:
-    """Make dimension perm[d] of x dimension d of out; reversed by default."""
-    order = range(b.type_of(x).rank)[::-1] if perm is None else perm
-    return b.transpose(x, permutation=tuple(order))
 
 
 @node("Reshape")
@@ -167,14 +163,6 @@ def reshape(b: Any, x: Any, shape: Extents, *, allowzero: int = 0) -> Any:
                 raise PycError(ReasonCode.BAD_MODEL, f"`shape`: entry {i} copies no dimension of x")
             target[i] = dims[i] if extent == 0 else extent
     return reshape_to(b, x, target)
-
-
-@node("Flatten")
-def flatten(b: Any, x: Any, *, axis: int = 1) -> Any:
-    """[product of the dimensions before `axis`, product of the others]."""
-    dims = b.dims(x)
-    axis = axis + len(dims) if axis < 0 else axis
-    return reshape_to(b, x, (product(dims[:axis]), product(dims[axis:])))
 
 
 @node("Squeeze")
@@ -214,12 +202,6 @@ def tile(b: Any, x: Any, repeats: Extents) -> Any:
     return x
 
 
-@node("Concat")
-def concat(b: Any, *xs: Any, axis: int) -> Any:
-    """Join the inputs one after the other along `axis`."""
-    return chain(b, xs, axis)
-
-
 @node("Split")
 def split_node(
     n: OnnxNode, x: Any, split: Ints = None, *, axis: int = 0, num_outputs: int | None = None
@@ -228,19 +210,15 @@ def split_node(
     type_, outputs = n.b.type_of(x), len(n.proto.output)
     axis %= type_.rank
     if split is None:
-        count = outputs if num_outputs is None else num_outputs
-        split = _equal_parts(type_.shape[axis], count, outputs)
+        size, count = type_.shape[axis], outputs if num_outputs is None else num_outputs
+        if count != outputs:
+            raise unsupported(f"{count} parts: expected one for each of {outputs} outputs")
+        if size is None:
+            raise unsupported("a dynamic dimension without `split`: expected sizes")
+        part = -(-size // count)
+        split = [max(0, min(part, size - i * part)) for i in range(count)]
     pieces = pairwise(np.cumsum([0, *split]))
     return tuple(take(n.b, x, axis, int(start), int(stop)) for start, stop in pieces)
-
-
-def _equal_parts(size: int | None, count: int, outputs: int) -> list[int]:
-    if count != outputs:
-        raise unsupported(f"{count} parts: expected one for each of {outputs} outputs")
-    if size is None:
-        raise unsupported("a dynamic dimension without `split`: expected sizes")
-    part = -(-size // count)
-    return [max(0, min(part, size - i * part)) for i in range(count)]
 
 
 @node("Slice")

@@ -215,7 +215,6 @@ class Handler:
         return outputs
 
     def _operands(self, n: OnnxNode) -> list[Any]:
-        """Return the arguments for the inputs."""
         count = len(n.operands)
         for i in range(len(self._inputs), 0 if self._more else count):
             if n.operands[i] is not None:
