@@ -11,7 +11,8 @@ begin with the batch.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,6 @@ from pyc_mlir.frontends.onnx.ops.node import OnnxNode, node
 
 # Each neighbour is an addition in the program.
 _MAX_NEIGHBOURS = 1024
-_PREVIEW = "ai.onnx.preview.training"
 
 
 @node("BatchNormalization")
@@ -189,96 +189,81 @@ def local_response_norm(
 # are the rate R, the number of steps T, then weights, gradients and states, several of each.
 
 
-def _tensors(tensors: Sequence[Any], kinds: int) -> list[tuple[Any, ...]]:
-    """Return for each weight itself, its gradient and its states. Raises PycError (BAD_MODEL)."""
-    count = len(tensors) // kinds
-    if len(tensors) % kinds or not count:
-        expected = f"expected {kinds} tensors for each weight, got {len(tensors)}"
-        raise PycError(ReasonCode.BAD_MODEL, expected)
-    return [tuple(tensors[k * count + i] for k in range(kinds)) for i in range(count)]
+def _optimizer(name: str, kinds: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a function of one weight: (b, x, gradient, states, rate, steps, attributes).
+
+    The gradient of the weight's norm is in its gradient; it returns the new weight and states.
+    """
+
+    def enter(step: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+        def handler(b: Any, rate: Any, steps: Any, *tensors: Any, **given: Any) -> tuple[Any, ...]:
+            norm, count = given.pop("norm_coefficient"), len(tensors) // kinds
+            if len(tensors) % kinds or not count:
+                expected = f"expected {kinds} tensors for each weight, got {len(tensors)}"
+                raise PycError(ReasonCode.BAD_MODEL, expected)
+            results = []
+            for x, gradient, *states in (tensors[i::count] for i in range(count)):
+                gradient = b.add(b.mul(x, norm), gradient)
+                own = b.convert(rate, b.type_of(x).dtype)
+                results.append(step(b, x, gradient, states, own, steps, **given))
+            return tuple(r for kind in zip(*results, strict=True) for r in kind)
+
+        norm = Parameter("norm_coefficient", Parameter.KEYWORD_ONLY, default=0.0)
+        attributes = [p for p in signature(step).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        inputs = list(signature(handler).parameters.values())[:-1]
+        handler.__signature__ = Signature([*inputs, *attributes, norm])  # type: ignore[attr-defined]
+        handler.__doc__ = step.__doc__
+        return node(f"ai.onnx.preview.training.{name}")(handler)
+
+    return enter
 
 
-def _ordered(results: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return all new weights, then all first states, ..."""
-    return tuple(r for kind in zip(*results, strict=True) for r in kind)
-
-
-def _regular(b: Any, x: Any, gradient: Any, coefficient: float) -> Any:
-    return b.add(b.mul(x, coefficient), gradient)
-
-
-def _started(b: Any, steps: Any) -> Any:
-    return b.gt(steps, 0)
-
-
-@node(f"{_PREVIEW}.Momentum")
+@_optimizer("Momentum", 3)
 def momentum_step(
-    b: Any, rate: Any, steps: Any, *tensors: Any, alpha: float, beta: float, mode: str,
-    norm_coefficient: float = 0.0,
-) -> Any:  # fmt: skip
+    b: Any, x: Any, gradient: Any, states: Sequence[Any], rate: Any, steps: Any, *,
+    alpha: float, beta: float, mode: str,
+) -> tuple[Any, ...]:  # fmt: skip
     """v' = alpha v + beta g; x' = x - R v', or x - R (g + alpha v') after Nesterov."""
-    results = []
-    for x, gradient, v in _tensors(tensors, 3):
-        g = _regular(b, x, gradient, norm_coefficient)
-        one, first, keep = (b.scalar(s, x) for s in (1.0, beta, alpha))
-        new = b.add(b.mul(keep, v), b.mul(b.select(_started(b, steps), first, one), g))
-        direction = b.add(g, b.mul(keep, new)) if mode == "nesterov" else new
-        results.append((b.sub(x, b.mul(b.convert(rate, b.type_of(x).dtype), direction)), new))
-    return _ordered(results)
+    (v,) = states
+    share = b.select(b.gt(steps, 0), b.scalar(beta, x), b.scalar(1.0, x))
+    new = b.add(b.mul(alpha, v), b.mul(share, gradient))
+    direction = b.add(gradient, b.mul(alpha, new)) if mode == "nesterov" else new
+    return b.sub(x, b.mul(rate, direction)), new
 
 
-@node(f"{_PREVIEW}.Adagrad")
+@_optimizer("Adagrad", 3)
 def adagrad_step(
-    b: Any, rate: Any, steps: Any, *tensors: Any, decay_factor: float = 0.0, epsilon: float = 0.0,
-    norm_coefficient: float = 0.0,
-) -> Any:  # fmt: skip
+    b: Any, x: Any, gradient: Any, states: Sequence[Any], rate: Any, steps: Any, *,
+    decay_factor: float = 0.0, epsilon: float = 0.0,
+) -> tuple[Any, ...]:  # fmt: skip
     """h' = h + g^2; x' = x - R / (1 + T decay) * g / (sqrt(h') + epsilon). Duchi et al., 2011."""
-    results = []
-    for x, gradient, h in _tensors(tensors, 3):
-        dtype = b.type_of(x).dtype
-        g = _regular(b, x, gradient, norm_coefficient)
-        decay = b.mul(b.cast(steps, dtype=dtype), decay_factor)
-        own = b.div(b.convert(rate, dtype), b.add(1, decay))
-        new = b.add(h, b.mul(g, g))
-        root = b.add(b.sqrt(new), epsilon)
-        results.append((b.sub(x, b.div(b.mul(own, g), root)), new))
-    return _ordered(results)
+    decay = b.mul(b.cast(steps, dtype=b.type_of(x).dtype), decay_factor)
+    new = b.add(states[0], b.mul(gradient, gradient))
+    step = b.mul(b.div(rate, b.add(1, decay)), gradient)
+    return b.sub(x, b.div(step, b.add(b.sqrt(new), epsilon))), new
 
 
-@node(f"{_PREVIEW}.Adam")
+@_optimizer("Adam", 4)
 def adam_step(
-    b: Any, rate: Any, steps: Any, *tensors: Any, alpha: float = 0.9, beta: float = 0.999,
-    epsilon: float = 0.0, norm_coefficient: float = 0.0, norm_coefficient_post: float = 0.0,
-) -> Any:  # fmt: skip
+    b: Any, x: Any, gradient: Any, states: Sequence[Any], rate: Any, steps: Any, *,
+    alpha: float = 0.9, beta: float = 0.999, epsilon: float = 0.0,
+    norm_coefficient_post: float = 0.0,
+) -> tuple[Any, ...]:  # fmt: skip
     """Keep running means of gradients and their squares, without bias. Kingma and Ba, 2015."""
-    results = []
-    for x, gradient, v, h in _tensors(tensors, 4):
-        dtype = b.type_of(x).dtype
-        g = _regular(b, x, gradient, norm_coefficient)
-        one = b.scalar(1, x)
-        new_v = b.add(b.mul(alpha, v), b.mul(1 - alpha, g))
-        squared = b.mul(1 - beta, b.mul(g, g))
-        new_h = b.add(b.mul(beta, h), squared)
-        root = b.add(b.sqrt(new_h), epsilon)
-        made = b.cast(steps, dtype=dtype)
-        grown = [b.sub(one, b.pow(s, made)) for s in (alpha, beta)]
-        plain = b.convert(rate, dtype)
-        unbiased = b.div(b.mul(plain, b.sqrt(grown[1])), grown[0])
-        own = b.select(_started(b, steps), unbiased, plain)
-        out = b.sub(x, b.div(b.mul(own, new_v), root))
-        results.append((b.mul(1 - norm_coefficient_post, out), new_v, new_h))
-    return _ordered(results)
+    v, h = states
+    new_v = b.add(b.mul(alpha, v), b.mul(1 - alpha, gradient))
+    new_h = b.add(b.mul(beta, h), b.mul(1 - beta, b.mul(gradient, gradient)))
+    root, made = b.add(b.sqrt(new_h), epsilon), b.cast(steps, dtype=b.type_of(x).dtype)
+    first, second = (b.sub(1, b.pow(s, made)) for s in (alpha, beta))
+    unbiased = b.div(b.mul(rate, b.sqrt(second)), first)
+    own = b.select(b.gt(steps, 0), unbiased, rate)
+    out = b.sub(x, b.div(b.mul(own, new_v), root))
+    return b.mul(1 - norm_coefficient_post, out), new_v, new_h
 
 
 _MAX_STEPS = 256
 _ACTIVATIONS = ("sigmoid", "tanh", "relu")
-# Of each op its gates, and the functions that it has if it names none.
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-_DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
-
-# From the input's products and the states (h, or h and c) at a step to the new states.
-Step = Callable[[Any, Sequence[Any]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -300,117 +285,122 @@ class _Direction:
     """One direction of a layer: the inputs of both, its own activations."""
 
     b: Any
-    op: str
+    cell: "_Cell"
     form: _Form
     number: int
     hidden: int
     x: Any
     weights: Any
-    recurrent: Any
+    states: Any
     bias: Any
     peepholes: Any
     activations: Sequence[Callable[[Any], Any]]
 
-    def part(self, x: Any, width: int, place: int) -> Any:
-        """Return columns [place * width, (place + 1) * width) of an input [directions, columns]."""
-        rows = take(self.b, x, 0, self.number, self.number + 1)
-        return take(self.b, rows, 1, place * width, (place + 1) * width)
+    def part(self, x: Any, place: int) -> Any:
+        """Return the columns of one gate of an input [directions, columns]."""
+        return self.gates(take(self.b, x, 0, self.number, self.number + 1), place)
 
-    def gate(self, x: Any, place: int) -> Any:
-        """Return the columns of one gate."""
-        return take(self.b, x, 1, place * self.hidden, (place + 1) * self.hidden)
+    def gates(self, x: Any, first: int, count: int = 1) -> Any:
+        """Return the columns of gates."""
+        return take(self.b, x, 1, first * self.hidden, (first + count) * self.hidden)
 
     def matrix(self, x: Any) -> Any:
         """Return W or R of this direction, transposed: [columns, gates * hidden]."""
         one = take(self.b, x, 0, self.number, self.number + 1)
         return swap_last(self.b, self.b.squeeze(one, 0))
 
+    @cached_property
+    def recurrent(self) -> Any:
+        """R of this direction."""
+        return self.matrix(self.states)
+
+    @cached_property
+    def peeps(self) -> list[Any]:
+        """The peepholes of a LSTM; none without."""
+        return [] if self.peepholes is None else [self.part(self.peepholes, i) for i in range(3)]
+
+    @cached_property
+    def split(self) -> tuple[Any, Any, Any]:
+        """R of a GRU's gates and of its new state, and the bias of that."""
+        update, last = self.gates(self.recurrent, 0, 2), self.gates(self.recurrent, 2)
+        return update, last, None if self.bias is None else self.part(self.bias, 5)
+
     def clipped(self, x: Any) -> Any:
         """x within [-clip, clip]."""
-        clip = self.form.clip
-        return self.b.clip(x, -clip, clip) if clip else x
-
-    def one(self) -> Any:
-        """Return 1 in the element type of x."""
-        return self.b.scalar(1, self.x)
+        return self.b.clip(x, -self.form.clip, self.form.clip) if self.form.clip else x
 
     def products(self) -> Any:
         """Return the inputs' products and bias, the states' too unless a function lies between."""
-        b, gates = self.b, _GATES[self.op]
+        b, gates = self.b, self.cell.gates
         out = b.matmul(self.x, self.matrix(self.weights))
         if self.bias is None:
             return out
         parts = []
         for gate in range(gates):
-            own = self.part(self.bias, self.hidden, gate)
-            if self.op != "GRU" or gate != 2:
-                own = b.add(own, self.part(self.bias, self.hidden, gates + gate))
+            own = self.part(self.bias, gate)
+            if gate != self.cell.apart:
+                own = b.add(own, self.part(self.bias, gates + gate))
             parts.append(own)
         return b.add(out, chain(b, parts, 1))
 
 
-def _lstm(d: _Direction) -> Step:
+def _lstm(d: _Direction, products: Any, h: Any, c: Any) -> Sequence[Any]:
     """i, o, f = s(...), c' = f c + i tanh(...), h' = o tanh(c'). Hochreiter, Schmidhuber, 1997."""
-    b, recurrent, (sigmoid, inner, outer) = d.b, d.matrix(d.recurrent), d.activations
-    peeps = None if d.peepholes is None else [d.part(d.peepholes, d.hidden, i) for i in range(3)]
-
-    def step(products: Any, states: Sequence[Any]) -> Sequence[Any]:
-        h, c = states
-        gates = b.add(products, b.matmul(h, recurrent))
-        i, o, f, g = (d.gate(gates, k) for k in range(4))
-        if peeps:
-            i = b.add(i, b.mul(peeps[0], c))
-            f = b.add(f, b.mul(peeps[2], c))
-        i = sigmoid(d.clipped(i))
-        f = b.sub(d.one(), i) if d.form.input_forget else sigmoid(d.clipped(f))
-        new = b.add(b.mul(f, c), b.mul(i, inner(d.clipped(g))))
-        o = b.add(o, b.mul(peeps[1], new)) if peeps else o
-        return b.mul(sigmoid(d.clipped(o)), outer(new)), new
-
-    return step
+    b, (sigmoid, inner, outer) = d.b, d.activations
+    gates = b.add(products, b.matmul(h, d.recurrent))
+    i, o, f, g = (d.gates(gates, k) for k in range(4))
+    if d.peeps:
+        i, f = b.add(i, b.mul(d.peeps[0], c)), b.add(f, b.mul(d.peeps[2], c))
+    i = sigmoid(d.clipped(i))
+    f = b.sub(1, i) if d.form.input_forget else sigmoid(d.clipped(f))
+    new = b.add(b.mul(f, c), b.mul(i, inner(d.clipped(g))))
+    o = b.add(o, b.mul(d.peeps[1], new)) if d.peeps else o
+    return b.mul(sigmoid(d.clipped(o)), outer(new)), new
 
 
-def _gru(d: _Direction) -> Step:
+def _gru(d: _Direction, products: Any, h: Any) -> Sequence[Any]:
     """z, r = s(...), g = tanh(...), h' = (1 - z) g + z h. Cho et al., 2014."""
-    b, width, (sigmoid, tanh) = d.b, d.hidden, d.activations
-    recurrent = d.matrix(d.recurrent)
-    update = take(b, recurrent, 1, 0, 2 * width)
-    last = take(b, recurrent, 1, 2 * width, 3 * width)
-    bias = None if d.bias is None else d.part(d.bias, width, 5)
+    b, (sigmoid, tanh), (update, last, bias) = d.b, d.activations, d.split
 
-    def with_bias(x: Any) -> Any:
-        return x if bias is None else b.add(x, bias)
+    def product(x: Any) -> Any:
+        out = b.matmul(x, last)
+        return out if bias is None else b.add(out, bias)
 
-    def step(products: Any, states: Sequence[Any]) -> Sequence[Any]:
-        (h,) = states
-        gates = b.add(take(b, products, 1, 0, 2 * width), b.matmul(h, update))
-        z, r = (sigmoid(d.clipped(d.gate(gates, k))) for k in range(2))
-        own = take(b, products, 1, 2 * width, 3 * width)
-        if d.form.linear_before_reset:
-            past = b.mul(r, with_bias(b.matmul(h, last)))
-        else:
-            past = with_bias(b.matmul(b.mul(r, h), last))
-        g = tanh(d.clipped(b.add(own, past)))
-        return (b.add(b.mul(b.sub(d.one(), z), g), b.mul(z, h)),)
-
-    return step
+    gates = b.add(d.gates(products, 0, 2), b.matmul(h, update))
+    z, r = (sigmoid(d.clipped(d.gates(gates, k))) for k in range(2))
+    past = b.mul(r, product(h)) if d.form.linear_before_reset else product(b.mul(r, h))
+    g = tanh(d.clipped(b.add(d.gates(products, 2), past)))
+    return (b.add(b.mul(b.sub(1, z), g), b.mul(z, h)),)
 
 
-def _rnn(d: _Direction) -> Step:
+def _rnn(d: _Direction, products: Any, h: Any) -> Sequence[Any]:
     """h' = f(W x + R h + b). Elman, 1990."""
-    b, recurrent, (activation,) = d.b, d.matrix(d.recurrent), d.activations
-
-    def step(products: Any, states: Sequence[Any]) -> Sequence[Any]:
-        (h,) = states
-        return (activation(d.clipped(b.add(products, b.matmul(h, recurrent)))),)
-
-    return step
+    b, (activation,) = d.b, d.activations
+    return (activation(d.clipped(b.add(products, b.matmul(h, d.recurrent)))),)
 
 
-_STEPS = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
+@dataclass(frozen=True)
+class _Cell:
+    """A cell: its gates, the functions that it has if a node names none, and a step.
+
+    step: from the input's products and the states (h, or h and c) to the new states. apart: a gate
+    with a function between the two products.
+    """
+
+    gates: int
+    functions: tuple[str, ...]
+    step: Callable[..., Sequence[Any]]
+    apart: int = -1
 
 
-@node(*_STEPS)
+_CELLS = {
+    "LSTM": _Cell(4, ("Sigmoid", "Tanh", "Tanh"), _lstm),
+    "GRU": _Cell(3, ("Sigmoid", "Tanh"), _gru, apart=2),
+    "RNN": _Cell(1, ("Tanh",), _rnn),
+}
+
+
+@node(*_CELLS)
 def recurrent(
     n: OnnxNode, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, h: Any = None,
     c: Any = None, peepholes: Any = None, *,
@@ -433,33 +423,42 @@ def recurrent(
     if form.direction not in _DIRECTIONS:
         expected = f"`direction`: expected one of {', '.join(_DIRECTIONS)}"
         raise PycError(ReasonCode.BAD_MODEL, expected)
-    made = []
+    cell, made = _CELLS[n.op], []
+    names = [v.decode() for v in form.activations] or list(cell.functions) * 2
     for number, backwards in enumerate(_DIRECTIONS[form.direction]):
-        functions = _activations(n, form.activations, number)
-        d = _Direction(b, n.op, form, number, rows, x, w, r, bias, peepholes, functions)
-        order = range(length)[:: -1 if backwards else 1]
-        made.append(_run(d, _STEPS[n.op](d), lengths, given, order))
-    return _results(n, made, batch_first)
+        count = len(cell.functions)
+        chosen = [v.lower() for v in names[number * count : (number + 1) * count]]
+        if len(chosen) < count or not set(chosen) <= set(_ACTIVATIONS):
+            raise unsupported(f"activations {names}: expected Sigmoid, Tanh or Relu")
+        functions = [getattr(b, v) for v in chosen]
+        d = _Direction(b, cell, form, number, rows, x, w, r, bias, peepholes, functions)
+        made.append(_run(d, lengths, given, range(length)[:: -1 if backwards else 1]))
+    axis, out = 1 if batch_first else 0, [None]
+    if n.wants(0):
+        # Each step is [1, batch, hidden] or [batch, 1, hidden].
+        ways = [chain(b, [b.expand_dims(h, axis) for h in found], axis) for found, _ in made]
+        out[0] = chain(b, [b.expand_dims(w, axis + 1) for w in ways], axis + 1)
+    last = zip(*(states for _, states in made), strict=True)
+    return *out, *(chain(b, [b.expand_dims(s, axis) for s in kind], axis) for kind in last)
 
 
 def _run(
-    d: _Direction, step: Step, lengths: Any, given: Sequence[Any], order: Sequence[int]
+    d: _Direction, lengths: Any, given: Sequence[Any], order: Sequence[int]
 ) -> tuple[list[Any], Sequence[Any]]:
     """Return the state h after each step, by place, and the last states."""
-    b, products = d.b, d.products()
-    batch, dtype = b.dims(d.x)[1], b.type_of(d.x).dtype
-    states = []
+    b, products, states = d.b, d.products(), []
     for state in given:
         if state is None:
-            zero = b.constant(np.zeros((), dtype))
-            states.append(expand_to(b, zero, (batch, d.hidden)))
+            zero = b.constant(np.zeros((), b.type_of(d.x).dtype))
+            states.append(expand_to(b, zero, (b.dims(d.x)[1], d.hidden)))
         else:
             states.append(b.squeeze(take(b, state, 0, d.number, d.number + 1), 0))
     if lengths is not None:
         lengths = b.reshape(b.convert(lengths, I64), shape=(-1, 1))
     found: dict[int, Any] = {}
     for place in order:
-        new = list(step(b.squeeze(take(b, products, 0, place, place + 1), 0), states))
+        own = b.squeeze(take(b, products, 0, place, place + 1), 0)
+        new = list(d.cell.step(d, own, *states))
         found[place] = new[0]
         if lengths is not None:
             runs = b.gt(lengths, place)
@@ -467,27 +466,3 @@ def _run(
             new = [b.select(runs, s, old) for s, old in zip(new, states, strict=True)]
         states = new
     return [found[i] for i in sorted(found)], states
-
-
-def _activations(n: OnnxNode, given: Sequence[bytes], number: int) -> list[Callable[[Any], Any]]:
-    usual = _DEFAULTS[n.op]
-    names = [v.decode() for v in given] or list(usual) * 2
-    chosen = [v.lower() for v in names[number * len(usual) : (number + 1) * len(usual)]]
-    if len(chosen) < len(usual) or not set(chosen) <= set(_ACTIVATIONS):
-        raise unsupported(f"activations {names}: expected Sigmoid, Tanh or Relu")
-    return [getattr(n.b, v) for v in chosen]
-
-
-def _results(
-    n: OnnxNode, made: Sequence[tuple[list[Any], Sequence[Any]]], batch_first: bool
-) -> tuple[Any, ...]:
-    """Return Y and the last states of all directions; None for outputs that the node omits."""
-    b, axis = n.b, 1 if batch_first else 0
-    out: list[Any] = [None]
-    if n.wants(0):
-        # Each step is [1, batch, hidden] or [batch, 1, hidden].
-        ways = [chain(b, [b.expand_dims(h, axis) for h in found], axis) for found, _ in made]
-        out[0] = chain(b, [b.expand_dims(w, axis + 1) for w in ways], axis + 1)
-    for place in range(len(made[0][1])):
-        out.append(chain(b, [b.expand_dims(s[place], axis) for _, s in made], axis))
-    return tuple(out)
