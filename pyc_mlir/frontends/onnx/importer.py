@@ -19,7 +19,7 @@ steps or nodes than `_MAX_STEPS`, `_MAX_NODES`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,17 +64,16 @@ _MAX_STEPS, _MAX_NODES = 256, 20_000
 # No bound on a Loop's steps: ONNX's own examples use the greatest i64.
 _ENDLESS = 1 << 62
 
-# From a graph and the values of its inputs to those of its outputs, in the names' scope around.
-Body = Callable[[onnx.GraphProto, Sequence[Any]], list[Any]]
 
+class _Unroller:
+    """Imports nodes with graphs in them, by `inner`, which imports a graph's nodes."""
 
-class Unroller:
-    """Imports nodes with graphs in them, by a `body` that imports a graph's nodes."""
+    importer: Importer
+    _left = _MAX_NODES
 
-    def __init__(self, importer: Importer, body: Body) -> None:
-        self._importer = importer
-        self._body = body
-        self._left = _MAX_NODES
+    def inner(self, graph: onnx.GraphProto, inputs: Sequence[Any]) -> list[Any]:
+        """Return the outputs of a graph for inputs, in the names' scope around."""
+        raise NotImplementedError
 
     def outputs(self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]) -> list[Any]:
         """Return the node's results. Raises PycError for a form that cannot be unrolled."""
@@ -91,14 +90,14 @@ class Unroller:
         def build(b: Any, lift: Callable[[int], Any]) -> Any:
             return apply(b, *(lift(i) for i in range(len(operands))))
 
-        made = self._importer.node(site, operands, build)
+        made = self.importer.node(site, operands, build)
         return made[0] if made else MISSING
 
     def _run(self, graph: onnx.GraphProto, inputs: Sequence[Any]) -> list[Any]:
         self._left -= sum(1 for _ in all_nodes(graph.node))
         if self._left < 0:
             raise unsupported(f"unrolled nodes: expected at most {_MAX_NODES}")
-        return self._body(graph, inputs)
+        return self.inner(graph, inputs)
 
     def _if(self, site: SourceNode, attributes: Stated, operands: Sequence[Any]) -> list[Any]:
         condition = _one(operands[0])
@@ -207,7 +206,7 @@ class Unroller:
     def _length(self, site: SourceNode, x: Any, axis: int) -> int:
         shape = x.shape if isinstance(x, np.ndarray) else None
         if shape is None:
-            type_ = self._importer.b.type_of(self._importer.emitted(x))
+            type_ = self.importer.b.type_of(self.importer.emitted(x))
             shape = type_.shape
         if not -len(shape) <= axis < len(shape):
             raise PycError(ReasonCode.BAD_MODEL, f"`scan_input_axes`: {axis} is no axis of {shape}")
@@ -266,7 +265,7 @@ def import_onnx(
         return _Importer(prepared, source, islands, shapes).run(name)
 
 
-class _Importer:
+class _Importer(_Unroller):
     """State of one import: the values of the graph by name."""
 
     def __init__(
@@ -407,7 +406,11 @@ class _Importer:
         names = {name for inner in all_nodes([node]) for name in inner.input}
         if names.isdisjoint(self.counts):
             return None
-        ranks = [self._rank(operand) for operand in operands]
+        # 0 for an operand that is left out or missing.
+        ranks = [
+            self.importer.b.type_of(o).rank if isinstance(o, ir.Value) else getattr(o, "ndim", 0)
+            for o in operands
+        ]
         bounded = [name in self.counts for name in node.input]
         apart = node.domain in DEFAULT_DOMAINS and keeps_rows(node, operands, ranks, bounded)
         counts = {id(c): c for c in map(self.counts.get, node.input) if c is not None}
@@ -422,29 +425,20 @@ class _Importer:
         self.importer.record(site, unsupported(why))
         return MISSING
 
-    def _rank(self, value: Any) -> int:
-        if isinstance(value, ir.Value):
-            return self.importer.b.type_of(value).rank
-        return value.ndim if isinstance(value, np.ndarray) else 0
-
     def _controlled(
         self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]
     ) -> Sequence[Any]:
         outer, self._place = self._place, site.place - 1
         before, self.importer.b.may_not_run = self.importer.b.may_not_run, True
         try:
-            return self._unroller.outputs(site, node, operands)
+            return self.outputs(site, node, operands)
         except PycError as error:
             self.importer.record(site, error)
             return ()
         finally:
             self._place, self.importer.b.may_not_run = outer, before
 
-    @cached_property
-    def _unroller(self) -> Unroller:
-        return Unroller(self.importer, self._inner)
-
-    def _inner(self, graph: onnx.GraphProto, inputs: Sequence[Any]) -> list[Any]:
+    def inner(self, graph: onnx.GraphProto, inputs: Sequence[Any]) -> list[Any]:
         """Import the nodes of a graph inside of a node; what it names is known to all behind."""
         if len(inputs) != len(graph.input):
             raise bad_model(self.source.name, f"graph `{graph.name}`: {len(graph.input)} inputs")
