@@ -285,12 +285,20 @@ class Importer:
 
     def _outputs(self, operands: Sequence[Any], apply: Apply, stated: Stated | None) -> Any:
         """Run a handler in the cheapest way: folded, on sizes, or emitting ops."""
-        apply = apply if stated is None else _reading_all(apply, stated)
-        out = self._computed(operands, apply)
+
+        def run(builder: Any, lift: Lift) -> Any:
+            if stated is None:
+                return apply(builder, lift)
+            stated.begin()
+            out = apply(builder, lift)
+            stated.require_all_read()
+            return out
+
+        out = self._computed(operands, run)
         if out is not None:
             return out
         try:
-            return apply(self.b, lambda i: self._lifted(operands[i]))
+            return run(self.b, lambda i: self._lifted(operands[i]))
         except Untracked as error:
             raise unsupported(f"a dynamic size in {error}: expected a static one") from error
 
@@ -319,15 +327,3 @@ class Importer:
         made = sum(o.nbytes for o in (out if isinstance(out, tuple) else (out,)) if o is not None)
         self._fold_bytes -= made
         return made <= max(_FOLD_BYTES, sum(i.nbytes for i in inputs)) and self._fold_bytes >= 0
-
-
-def _reading_all(apply: Apply, stated: Stated) -> Apply:
-    """`apply`, which raises unsupported where it passes over an entry of `stated`."""
-
-    def run(builder: Any, lift: Lift) -> Any:
-        stated.begin()
-        out = apply(builder, lift)
-        stated.require_all_read()
-        return out
-
-    return run
