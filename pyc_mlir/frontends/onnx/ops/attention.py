@@ -492,8 +492,8 @@ def group_query_attention(
     full_key, full_value = (
         _appended(n, v, old, past) for v, old in ((key, past_key), (value, past_value))
     )
-    heads = (_repeated(b, v, num_heads) for v in (full_key, full_value))
-    out = _attended(b, query, *heads, past, bias, sink, form)
+    keys, values = (_repeated(b, v, num_heads) for v in (full_key, full_value))
+    out = _attended(b, query, keys, values, past, bias, sink, form)
     return merge_heads(b, out), full_key, full_value
 
 

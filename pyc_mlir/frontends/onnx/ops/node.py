@@ -168,7 +168,7 @@ class Handler:
         self.function = function
         self.__doc__ = function.__doc__
         self._takes_builder = first.name == "b"
-        self._given = [p.annotation for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self._given: list[Any] = [p.annotation for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD]
         self._inputs = [q for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD for q in _inputs_of(p)]
         self._more = next((p for p in rest if p.kind is p.VAR_POSITIONAL), None)
         keywords = [p for p in rest if p.kind is p.KEYWORD_ONLY]
