@@ -54,18 +54,18 @@ _SAME = {
 }  # fmt: skip
 _CASTS = ("arith.extf", "arith.truncf", "arith.fptosi", "arith.extsi", "arith.trunci")
 _OF_BOOLEANS = ("arith.extui", "arith.uitofp")
-# Predicates of arith.cmpf by number: (ours, negated). Ordered ones are false for NaN.
-_FLOAT = {
-    1: ("eq", False), 2: ("gt", False), 3: ("ge", False), 4: ("lt", False), 5: ("le", False),
-    9: ("le", True), 10: ("lt", True), 11: ("ge", True), 12: ("gt", True), 13: ("ne", False),
+# Predicates by number: (ours, negated). Ordered ones are false for NaN; of integers those of signs.
+_PREDICATES = {
+    "arith.cmpf": {
+        1: ("eq", False), 2: ("gt", False), 3: ("ge", False), 4: ("lt", False), 5: ("le", False),
+        9: ("le", True), 10: ("lt", True), 11: ("ge", True), 12: ("gt", True), 13: ("ne", False),
+    },
+    "arith.cmpi": dict(enumerate((p, False) for p in ("eq", "ne", "lt", "le", "gt", "ge"))),
 }  # fmt: skip
-_INTEGER = {0: "eq", 1: "ne", 2: "lt", 3: "le", 4: "gt", 5: "ge"}
 # What combines the running value of a reduction with a new one.
 COMBINERS = {
-    "arith.addf": "add", "arith.addi": "add", "arith.mulf": "mul", "arith.muli": "mul",
-    "arith.maximumf": "max", "arith.maxsi": "max", "arith.minimumf": "min", "arith.minsi": "min",
-    "arith.andi": "and", "arith.ori": "or",
-}  # fmt: skip
+    op: name for op, name in _SAME.items() if name in ("add", "mul", "max", "min", "and", "or")
+}
 
 
 def scalar_dtype(type_: ir.Type) -> np.dtype:
@@ -88,10 +88,6 @@ def scalar(b: Any, op: ir.Operation, values: list[Any]) -> Any:
     raise unsupported(f"`{name}` in a body", ReasonCode.UNSUPPORTED_OP)
 
 
-def _number(op: ir.Operation, name: str) -> int:
-    return ir.IntegerAttr(op.attributes[name]).value
-
-
 def _cast(b: Any, op: ir.Operation, values: list[Any]) -> Any:
     given, wanted = b.type_of(values[0]).dtype, scalar_dtype(op.results[0].type)
     if op.name in _CASTS and BOOL in (given, wanted):
@@ -103,26 +99,18 @@ def _cast(b: Any, op: ir.Operation, values: list[Any]) -> Any:
     return b.convert(values[0], wanted)
 
 
-def _compare_floats(b: Any, op: ir.Operation, values: list[Any]) -> Any:
-    number = _number(op, "predicate")
-    if number not in _FLOAT:
-        raise unsupported(f"predicate {number} of `arith.cmpf`")
-    predicate, negated = _FLOAT[number]
+def _compare(b: Any, op: ir.Operation, values: list[Any]) -> Any:
+    number = ir.IntegerAttr(op.attributes["predicate"]).value
+    if number not in _PREDICATES[op.name]:
+        raise unsupported(f"predicate {number} of `{op.name}`: expected a signed or ordered one")
+    predicate, negated = _PREDICATES[op.name][number]
     out = compare(b, values[0], values[1], predicate)
     return b.not_(out) if negated else out
 
 
-def _compare_integers(b: Any, op: ir.Operation, values: list[Any]) -> Any:
-    number = _number(op, "predicate")
-    if number not in _INTEGER:
-        raise unsupported("an unsigned comparison")
-    return compare(b, values[0], values[1], _INTEGER[number])
-
-
 _OTHERS: Mapping[str, Callable[[Any, ir.Operation, list[Any]], Any]] = {
     **dict.fromkeys((*_CASTS, *_OF_BOOLEANS, "arith.sitofp", "arith.index_cast"), _cast),
-    "arith.cmpf": _compare_floats,
-    "arith.cmpi": _compare_integers,
+    **dict.fromkeys(_PREDICATES, _compare),
     "arith.select": lambda b, op, v: b.select(*v),
     "arith.divsi": lambda b, op, v: b.div(*v),
     "math.fma": lambda b, op, v: b.add(b.mul(v[0], v[1]), v[2]),
@@ -212,9 +200,10 @@ def lower(
     operands, outer: values of b, or `UNDEFINED`; outer are those of `captured`.
     start: the initial value of a reduction, if it is known at import.
     """
-    if not s.reduced:
-        return _elementwise(b, s, operands, outer)
     *operations, end = [view.operation for view in s.body.operations]
+    if not s.reduced:
+        out = _evaluated(b, s, operands, outer, end.operands[0])
+        return _to_result(b, s, expand_to(b, out, s.sizes), list(range(len(s.sizes))))
     last = operations[-1] if operations else None
     running = s.body.arguments[s.inputs]
     combines = last is not None and list(end.operands) == list(last.results)
@@ -235,20 +224,9 @@ def lower(
     initial = operands[s.inputs]
     if initial is UNDEFINED:
         raise unsupported("a reduction that begins with undefined values")
-    if start is not None and _is_neutral(start, name):
+    if start is not None and (start == reduction.neutral(name, start.dtype)).all():
         return made
     return POINTWISE[name](b, made, initial)
-
-
-def _is_neutral(initial: np.ndarray, name: str) -> bool:
-    wanted = reduction.neutral(name, initial.dtype)
-    return bool((initial == wanted).all())
-
-
-def _elementwise(b: Any, s: Structured, operands: Sequence[Any], outer: Mapping[Any, Any]) -> Any:
-    end = list(s.body.operations)[-1].operation
-    out = _evaluated(b, s, operands, outer, end.operands[0])
-    return _to_result(b, s, expand_to(b, out, s.sizes), list(range(len(s.sizes))))
 
 
 def _to_result(b: Any, s: Structured, x: Any, loops: Sequence[int]) -> Any:
@@ -398,8 +376,10 @@ class _LinalgImporter(ModuleImporter):
         """Import an operation by its handler, or as a structured one."""
         op = operation
         try:
+            if op.name == "arith.constant" and isinstance(op.results[0].type, ir.RankedTensorType):
+                return (np.asarray(array_of(op.attributes["value"])),)
             if op.name == "arith.constant":
-                return (_constant(op),)
+                return (constant(op),)
             if op.name == "tensor.empty":
                 return (UNDEFINED,)
             if op.name == "func.call":
@@ -410,7 +390,7 @@ class _LinalgImporter(ModuleImporter):
                 return self._pad(site, op, operands, values)
             handler = _HANDLERS.get(op.name)
             if op.name.startswith(("arith.", "math.")):
-                handler = _whole
+                handler = lambda b, op, x: scalar(b, op, _all(op, x))  # noqa: E731
             if handler is None:
                 raise unsupported("no rule for this operation", ReasonCode.UNSUPPORTED_OP)
         except PycError as error:
@@ -460,12 +440,6 @@ class _LinalgImporter(ModuleImporter):
         return self.importer.node(site, operands, lambda b, x: filled(b, x(0), low, high, value))
 
 
-def _constant(op: ir.Operation) -> np.ndarray:
-    if isinstance(op.results[0].type, ir.RankedTensorType):
-        return np.asarray(array_of(op.attributes["value"]))
-    return constant(op)
-
-
 def _static_shape(type_: TensorType, what: str) -> tuple[int, ...]:
     if None in type_.shape:
         raise unsupported(f"{what} of dynamic shape: expected a static one")
@@ -513,10 +487,6 @@ def _extract_scalar(b: Any, op: ir.Operation, x: Lift) -> Any:
 
 def _all(op: ir.Operation, x: Lift) -> list[Any]:
     return [x(i) for i in range(len(op.operands))]
-
-
-def _whole(b: Any, op: ir.Operation, x: Lift) -> Any:
-    return scalar(b, op, _all(op, x))
 
 
 _Handler = Callable[[Any, ir.Operation, Lift], Any]

@@ -41,11 +41,6 @@ IGNORED: Ignored = {
 }
 
 
-def _is_annotation(name: str, value: Any) -> bool:
-    """Return True for attributes that MLIR lets every pass discard: those of another dialect."""
-    return "." in name
-
-
 class StablehloOp(Mapping[str, Any]):
     """An operation; attributes by name, with the default where StableHLO leaves one out.
 
@@ -64,7 +59,8 @@ class StablehloOp(Mapping[str, Any]):
         self.around = values or {}
         entries: dict[str, Any] = {n: operation.attributes[n] for n in operation.attributes}
         entries |= {f"region {i}": r for i, r in enumerate(operation.regions)}
-        self.attributes = Stated(entries, "attribute", IGNORED, _is_annotation)
+        # MLIR lets every pass discard attributes of another dialect.
+        self.attributes = Stated(entries, "attribute", IGNORED, lambda name, value: "." in name)
 
     @property
     def name(self) -> str:
@@ -305,7 +301,9 @@ def _arg_extreme(state: Any, op: StablehloOp, axes: Sequence[int]) -> Sequence[A
     if largest is None or len(axes) != 1:
         raise unsupported("a reduction of two operands: expected one that finds an argmax")
     axis = axes[0]
-    if not _counts(op, axis):
+    made = made_by(op.operation.operands[1])
+    counts = made is not None and made.name == "stablehlo.iota"
+    if made is None or not counts or StablehloOp(made)["dimension"] != axis:
         raise unsupported("a reduction of two operands: expected the second one to be an iota")
     index_type = op.type(1).dtype
 
@@ -319,13 +317,6 @@ def _arg_extreme(state: Any, op: StablehloOp, axes: Sequence[int]) -> Sequence[A
         state.one(op.site, op.operands[:1], value),
         state.one(op.site, op.operands[:1], index),
     ]
-
-
-def _counts(op: StablehloOp, axis: int) -> bool:
-    made = made_by(op.operation.operands[1])
-    if made is None or made.name != "stablehlo.iota":
-        return False
-    return StablehloOp(made)["dimension"] == axis
 
 
 def _keeps(state: Any, op: StablehloOp) -> bool | None:

@@ -168,8 +168,14 @@ class Handler:
         self.function = function
         self.__doc__ = function.__doc__
         self._takes_builder = first.name == "b"
-        self._given: list[Any] = [p.annotation for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD]
-        self._inputs = [q for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD for q in _inputs_of(p)]
+        given = [p for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD]
+        # Of each parameter its type, and the inputs that a dataclass stands for.
+        self._given: list[tuple[Any, list[Parameter]]] = [
+            (p.annotation, _fields_of(p)) for p in given
+        ]
+        self._inputs = [
+            q for p, (_, own) in zip(given, self._given, strict=True) for q in own or [p]
+        ]
         self._more = next((p for p in rest if p.kind is p.VAR_POSITIONAL), None)
         keywords = [p for p in rest if p.kind is p.KEYWORD_ONLY]
         self._groups: dict[str, Any] = {
@@ -234,19 +240,15 @@ class Handler:
                 raise PycError(ReasonCode.BAD_MODEL, f"expected an input {i}, got none")
         left = iter(given)
         grouped = [
-            a(n.b, *islice(left, len(fields(a)) - 1)) if is_dataclass(a) else next(left)
-            for a in self._given
+            kind(n.b, *islice(left, len(own))) if own else next(left) for kind, own in self._given
         ]
         return [*grouped, *left]
 
 
-def _inputs_of(parameter: Parameter) -> list[Parameter]:
-    """Return a parameter for each input that one stands for: itself, or the fields after `b`."""
-    if not is_dataclass(parameter.annotation):
-        return [parameter]
-    return [
-        parameter.replace(name=f.name, annotation=f.type) for f in fields(parameter.annotation)[1:]
-    ]
+def _fields_of(p: Parameter) -> list[Parameter]:
+    """Return the fields after `b` of a group of inputs, as parameters; none of one input."""
+    own = fields(p.annotation)[1:] if is_dataclass(p.annotation) else ()
+    return [p.replace(name=f.name, annotation=f.type) for f in own]
 
 
 def _kind(default: Any, annotation: Any) -> Any:
