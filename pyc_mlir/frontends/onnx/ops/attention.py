@@ -275,18 +275,14 @@ def _whole_heads(size: int | None, heads: int) -> int:
 
 @contrib("MultiHeadAttention")
 def multi_head_attention(
-    n: OnnxNode, query: Any, key: Any = None, value: Any = None, bias: Any = None,
-    mask: Any = None, added: Any = None, past_key: Any = None, past_value: Any = None,
-    past_length: Any = None, cache_indirection: Any = None, *, form: _Heads,
+    b: Any, query: Any, key: Any = None, value: Any = None, bias: Any = None, mask: Any = None,
+    added: Any = None, past_key: Any = None, past_value: Any = None, *, form: _Heads,
 ) -> Any:  # fmt: skip
     """pyc.attention of heads, whose operands lie apart or packed, with a bias and a cache.
 
     query: [batch, length, hidden], or [batch, length, heads, 3, depth] with keys and values; key,
     value: [batch, length, hidden], [batch, heads, length, depth], or one [.., heads, 2, depth].
     """
-    b = n.b
-    if past_length is not None or cache_indirection is not None or n.wants(3):
-        raise unsupported("a cache of fixed size, `cache_indirection` or `qk`: expected none")
     cached = past_key is not None
     query, key, value = _operands(b, (query, key, value), bias, form.num_heads, cached)
     fresh = key
@@ -461,8 +457,7 @@ class _Grouped:
 def group_query_attention(
     n: OnnxNode, query: Any, key: Maybe, value: Maybe, past_key: Maybe, past_value: Maybe,
     lengths: Any, total: Operand, cosines: Any = None, sines: Any = None, places: Any = None,
-    bias: Any = None, sink: Any = None, k_scale: Operand = None, v_scale: Operand = None,
-    q_norm: Operand = None, k_norm: Operand = None, *,
+    bias: Any = None, sink: Any = None, *,
     num_heads: int, kv_num_heads: int, form: _Grouped,
 ) -> Any:  # fmt: skip
     """pyc.attention with fewer key heads than query heads, rotary angles and a cache.
@@ -473,8 +468,6 @@ def group_query_attention(
     """
     b, counts = n.b, (num_heads, kv_num_heads, kv_num_heads)
     form.require_plain()
-    if n.wants(3) or any(v is not None for v in (k_scale, v_scale, q_norm, k_norm)):
-        raise unsupported("quantized caches, norms of keys, `output_qk`: expected none")
     if kv_num_heads < 1 or num_heads % kv_num_heads:
         expected = f"{num_heads} heads: expected a multiple of {kv_num_heads}"
         raise PycError(ReasonCode.BAD_MODEL, expected)

@@ -27,37 +27,28 @@ _INT8_LEVEL = 4
 
 @contrib("SimplifiedLayerNormalization")
 def simplified_layer_norm(
-    n: OnnxNode, x: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-5
+    b: Any, x: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-5
 ) -> Any:
     """pyc.rmsnorm over the dimensions from `axis` on."""
-    if n.wants(1):
-        raise unsupported("the output `inv_std_var`: expected only the normalized values")
-    return n.b.rmsnorm(x, scale, axis=axis % n.b.type_of(x).rank, epsilon=epsilon)
+    return b.rmsnorm(x, scale, axis=axis % b.type_of(x).rank, epsilon=epsilon)
 
 
 @contrib("SkipLayerNormalization")
 def skip_layer_norm(
-    n: OnnxNode, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None, *,
+    b: Any, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None, *,
     epsilon: float = 1e-12,
 ) -> Any:  # fmt: skip
     """out = layernorm of x + skip + bias; output 3 is that sum."""
-    _require_no_statistics(n)
-    beta = expand_to(n.b, n.b.scalar(0, x), n.b.dims(gamma)) if beta is None else beta
-    return _normed_sum(n.b, [x, skip, bias], n.b.layernorm, [gamma, beta], epsilon)
+    beta = expand_to(b, b.scalar(0, x), b.dims(gamma)) if beta is None else beta
+    return _normed_sum(b, [x, skip, bias], b.layernorm, [gamma, beta], epsilon)
 
 
 @contrib("SkipSimplifiedLayerNormalization")
 def skip_rms_norm(
-    n: OnnxNode, x: Any, skip: Any, gamma: Any, bias: Any = None, *, epsilon: float = 1e-12
+    b: Any, x: Any, skip: Any, gamma: Any, bias: Any = None, *, epsilon: float = 1e-12
 ) -> Any:
     """out = rmsnorm of x + skip + bias; output 3 is that sum."""
-    _require_no_statistics(n)
-    return _normed_sum(n.b, [x, skip, bias], n.b.rmsnorm, [gamma], epsilon)
-
-
-def _require_no_statistics(n: OnnxNode) -> None:
-    if n.wants(1) or n.wants(2):
-        raise unsupported("the outputs `mean`, `inv_std_var`: expected the first and the last")
+    return _normed_sum(b, [x, skip, bias], b.rmsnorm, [gamma], epsilon)
 
 
 def _normed_sum(

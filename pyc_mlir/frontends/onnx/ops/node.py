@@ -217,7 +217,7 @@ class Handler:
         outputs = out if isinstance(out, tuple) else (out,)
         for i, name in enumerate(n.proto.output):
             if name and (i >= len(outputs) or outputs[i] is None):
-                raise unsupported(f"output {i} (`{name}`): expected only {len(outputs)} outputs")
+                raise unsupported(f"output {i} (`{name}`): expected none, since PyC lacks it")
         return outputs
 
     def _operands(self, n: OnnxNode) -> list[Any]:
