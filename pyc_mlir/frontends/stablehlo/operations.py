@@ -54,6 +54,8 @@ class StablehloOp(Mapping[str, Any]):
         operands: Sequence[Any] = (), values: Mapping[Any, Any] | None = None,
     ) -> None:  # fmt: skip
         self.operation = operation
+        # Without its dialect, where that is StableHLO.
+        self.name = operation.name.removeprefix("stablehlo.")
         self.site: Any = site
         self.operands = operands
         self.around = values or {}
@@ -62,25 +64,16 @@ class StablehloOp(Mapping[str, Any]):
         # MLIR lets every pass discard attributes of another dialect.
         self.attributes = Stated(entries, "attribute", IGNORED, lambda name, value: "." in name)
 
-    @property
-    def name(self) -> str:
-        """The name without its dialect, where that is StableHLO."""
-        return self.operation.name.removeprefix("stablehlo.")
-
     def type(self, index: int = 0) -> TensorType:
         """Return the type of a result. Raises PycError (UNSUPPORTED_DTYPE)."""
         return tensor_type(self.operation.results[index].type)
 
-    def shape(self, what: str = "the result") -> tuple[int, ...]:
+    def shape(self) -> tuple[int, ...]:
         """Return the static shape of the result. Raises PycError (UNSUPPORTED_ATTRIBUTE)."""
         shape = self.type().shape
         if None in shape:
-            raise unsupported(f"{what} of dynamic shape: expected a static one")
+            raise unsupported("the result of dynamic shape: expected a static one")
         return tuple(d for d in shape if d is not None)
-
-    def has(self, name: str) -> bool:
-        """Return whether an attribute is there."""
-        return name in self.attributes
 
     def __getitem__(self, name: str) -> Any:
         """Return a parameter as Python data, by the name that jaxprs give it."""
@@ -105,10 +98,6 @@ class StablehloOp(Mapping[str, Any]):
         return [self.region(i) for i in range(len(self.operation.regions))]
 
 
-def _dtype(op: StablehloOp) -> np.dtype:
-    return op.type().dtype
-
-
 # Of an operation ("": any) a parameter by its name in jaxprs: what StableHLO calls it, or how it
 # follows from the result's type and other attributes.
 _RENAMED = {
@@ -119,11 +108,11 @@ _RENAMED = {
     ("", "window_dilation"): "window_dilations",
 }
 _DERIVED: dict[tuple[str, str], Callable[[StablehloOp], Any]] = {
-    ("", "shape"): StablehloOp.shape,
-    ("", "new_sizes"): StablehloOp.shape,
-    ("", "dtype"): _dtype,
-    ("", "new_dtype"): _dtype,
-    ("", "preferred_element_type"): _dtype,
+    **dict.fromkeys((("", "shape"), ("", "new_sizes")), StablehloOp.shape),
+    **dict.fromkeys(
+        (("", name) for name in ("dtype", "new_dtype", "preferred_element_type")),
+        lambda op: op.type().dtype,
+    ),
     ("pad", "padding_config"): lambda op: tuple(
         zip(op["edge_padding_low"], op["edge_padding_high"], op["interior_padding"], strict=True)
     ),
