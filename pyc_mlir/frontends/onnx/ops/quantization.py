@@ -52,16 +52,16 @@ def _rounded(b: Any, x: Any, zero_point: Any, dtype: np.dtype) -> Any:
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantized tensor, three inputs: x stands for (x - point) * scale; no point is 0."""
+    """A quantized tensor, three inputs that stand for (value - point) * scale; no point is 0."""
 
     b: Any
-    x: Any
+    value: Any
     scale: Any
     point: Maybe
 
     def shifted(self, axis: int | None = None) -> Any:
-        """Return x - point as i32; the point may vary along `axis`."""
-        b, x = self.b, self.b.convert(self.x, _I32)
+        """Return value - point as i32; the point may vary along `axis`."""
+        b, x = self.b, self.b.convert(self.value, _I32)
         if self.point is None:
             return x
         rank = max(b.type_of(x).rank, 2 if axis == -2 else 0)
@@ -184,7 +184,7 @@ def qlinear_matmul(b: Any, x: Pointed, y: Pointed, scale: Any, point: Any) -> An
 
 def _integer_conv(b: Any, x: Quantized, weight: Quantized, group: int, sliding: Sliding) -> Any:
     """Build the i32 convolution of shifted operands; [n, c, h, w]."""
-    w = sliding.over_weights(b, x.x, weight.x)
+    w = sliding.over_weights(b, x.value, weight.value)
     return conv2d(b, x.shifted(1), weight.shifted(0), w, group)
 
 
@@ -207,13 +207,13 @@ def qlinear_conv(
     out = _integer_conv(b, x, weight, group, sliding)
     out = out if bias is None else b.add(out, b.align(bias, 1, 4))
     scaled = b.mul(b.cast(out, dtype=_F32), _factor(b, x.scale, weight.scale, scale, 1, 4))
-    return from_2d(b, _rounded(b, scaled, point, b.type_of(point).dtype), spatial_rank(b, x.x))
+    return from_2d(b, _rounded(b, scaled, point, b.type_of(point).dtype), spatial_rank(b, x.value))
 
 
 @contrib("QLinearAdd", "QLinearMul")
 def qlinear_binary(n: OnnxNode, x: Quantized, y: Quantized, scale: Any, point: Any = None) -> Any:
     """Build the quantized sum or product of two quantized tensors."""
-    b, dtype = n.b, n.b.type_of(x.x).dtype
+    b, dtype = n.b, n.b.type_of(x.value).dtype
     if n.op == "QLinearAdd":
         parts = [b.mul(b.cast(v.shifted(), dtype=_F32), b.div(v.scale, scale)) for v in (x, y)]
         return _rounded(b, b.add(*parts), point, dtype)
@@ -280,7 +280,7 @@ def _on_floats(compute: Callable[..., Any]) -> Callable[..., Any]:
     """Return the handler of a quantized tensor by that of a node, x and attributes in f32."""
 
     def handler(n: OnnxNode, x: Quantized, made: Format, **attributes: Any) -> Any:
-        return made.of(compute(n, x.floats(), **attributes), n.b.type_of(x.x).dtype)
+        return made.of(compute(n, x.floats(), **attributes), n.b.type_of(x.value).dtype)
 
     given = signature(handler).parameters.values()
     parameters = [p for p in given if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -333,5 +333,5 @@ def qlinear_concat(b: Any, made: Format, *parts: Any, axis: int) -> Any:
 @contrib("QLinearWhere")
 def qlinear_where(b: Any, condition: Any, x: Quantized, y: Quantized, made: Format) -> Any:
     """x where the condition holds, else y, both quantized anew."""
-    dtype = b.type_of(x.x).dtype
+    dtype = b.type_of(x.value).dtype
     return b.select(condition, *(made.of(v.floats(), dtype) for v in (x, y)))
