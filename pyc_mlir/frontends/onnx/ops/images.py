@@ -388,20 +388,13 @@ def _rows(length: int, used: int, parts: int, inverse: bool, half: bool) -> np.n
     real = inverse and half
     made = length // 2 + 1 if half and not inverse else length
     angle = 2 * np.pi * (np.outer(np.arange(used), np.arange(made)) % length) / length
-    sine = np.sin(angle) if inverse else -np.sin(angle)
-    cosine = np.cos(angle)
-    out = np.zeros((used, parts, made, 1 if real else 2))
-    out[:, 0, :, 0] = cosine
-    if not real:
-        out[:, 0, :, 1] = sine
-    if parts == 2:
-        out[:, 1, :, 0] = -sine
-        if not real:
-            out[:, 1, :, 1] = cosine
+    cosine, sine = np.cos(angle), np.sin(angle) if inverse else -np.sin(angle)
+    # The real part of x, and the imaginary one.
+    shares = [np.stack([cosine, sine], -1), np.stack([-sine, cosine], -1)][:parts]
+    out = np.stack(shares, 1)[..., : 1 if real else 2]
     if real:
         # Elements that stand for their conjugates too.
-        twice = [j for j in range(1, used) if 2 * j != length]
-        out[twice] *= 2
+        out[[j for j in range(1, used) if 2 * j != length]] *= 2
     return out / length if inverse else out
 
 
