@@ -52,7 +52,7 @@ __all__ = [
 _TOP_LEVEL = frozenset({"execution_engine", "passmanager", "rewrite"})
 # Those that lie elsewhere. Of StableHLO the wheel has attributes and a reader of portable
 # artifacts, no Python module of op classes. `onnx_importer` and `torch_dialect` lower one ONNX node
-# to linalg (frontends/islands).
+# to linalg (islands.py).
 _ELSEWHERE = {
     "stablehlo": "torch_mlir._mlir_libs._stablehlo",
     "onnx_importer": "torch_mlir.extras.onnx_importer",

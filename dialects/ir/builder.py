@@ -20,6 +20,7 @@ from pyc_mlir.dialects.ir.attributes import encode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.opdef import OPS, OpDef, evaluate
+from pyc_mlir.dialects.ops.elementwise import PREDICATES
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.types import I64, TensorType, dtype_name
 
@@ -29,8 +30,10 @@ _ARRAYS = (np.ndarray, np.generic)
 class Builder(ABC):
     """Every op of the dialect as a method: ``b.softmax(x, axis=-1)``.
 
-    Operands are values of the builder; numpy arrays and scalars become constants. Methods raise
-    VerificationError when operands or parameters do not fit.
+    Operands are values of the builder. numpy arrays and scalars become constants, and a Python
+    number one of the element type of the last value beside it: ``b.mul(x, 0.5)``. Predicates are
+    methods too: ``b.lt(x, 0)``. Raises VerificationError for operands or parameters that do not
+    fit.
     """
 
     @abstractmethod
@@ -42,6 +45,8 @@ class Builder(ABC):
         """Return the type of a value."""
 
     def __getattr__(self, name: str) -> Any:
+        if name in PREDICATES:
+            return partial(self.build, OPS["compare"], predicate=name)
         op = OPS.get(name.rstrip("_"))
         if op is None:
             raise AttributeError(f"the pyc dialect has no op `{name}`")
@@ -51,6 +56,9 @@ class Builder(ABC):
         """Make one op from its definition. Raises VerificationError."""
         op.check_arity(len(operands))
         values = [self.constant(np.asarray(v)) if isinstance(v, _ARRAYS) else v for v in operands]
+        if any(isinstance(v, int | float) for v in values):
+            like = [v for v in values if not isinstance(v, int | float)][-1]
+            values = [self.scalar(v, like) if isinstance(v, int | float) else v for v in values]
         return self.emit(op, values, op.bind(params))
 
     def constant(self, value: np.ndarray) -> Any:

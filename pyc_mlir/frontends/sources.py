@@ -24,13 +24,13 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import open_plain, read_file
-from pyc_mlir.frontends.hlo.functions import choose
-from pyc_mlir.frontends.linalg.importer import import_linalg
+from pyc_mlir.frontends.hlo.importer import choose
+from pyc_mlir.frontends.linalg import import_linalg
 from pyc_mlir.frontends.mlir_text import check_text, parse_mlir
-from pyc_mlir.frontends.stablehlo.importer import import_stablehlo
-from pyc_mlir.frontends.stablehlo.reader import (
+from pyc_mlir.frontends.stablehlo.importer import (
     embedded_artifact,
     enter,
+    import_stablehlo,
     is_artifact,
     read_artifact,
 )

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir import nn
-from pyc_mlir.frontends.islands.node import TESTED
 from pyc_mlir.frontends.onnx import importer as onnx_import
+from pyc_mlir.frontends.onnx.islands import TESTED
 from pyc_mlir.frontends.onnx.model import NEWEST, OLDEST
 from pyc_mlir.frontends.onnx.ops.node import HANDLERS
 from pyc_mlir.frontends.python import trace
 from pyc_mlir.frontends.python.numpy_protocol import FUNCTIONS, NEAREST, UFUNCS
-from pyc_mlir.frontends.stablehlo.handlers import HANDLERS as STABLEHLO
-from pyc_mlir.frontends.stablehlo.regions import REGIONED
+from pyc_mlir.frontends.stablehlo.operations import HANDLERS as STABLEHLO
+from pyc_mlir.frontends.stablehlo.operations import REGIONED
 from pyc_mlir.frontends.torch import ops as torch_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.torch.ops.handler import HANDLERS as TORCH
 from pyc_mlir.frontends.torch.ops.handler import RANDOM

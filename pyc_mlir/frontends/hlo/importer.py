@@ -1,4 +1,4 @@
-"""The base of importers of XLA's programs: bounded unrolling, selection among branches, composites.
+"""The bases of importers of XLA's programs and of modules: unrolling, branches, composites, calls.
 
 pyc has no loop. A loop whose condition is known at import is unrolled up to `MAX_UNROLLED`
 operations; that covers every loop over layers, over a fixed number of steps, and over a sequence of
@@ -18,18 +18,29 @@ import numpy as np
 
 from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.bindings import ir, passmanager
+from pyc_mlir.dialects.ir.interpreter import choose_entry, public_functions
+from pyc_mlir.dialects.names import name_in
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.movement import top_k
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
+from pyc_mlir.frontends.importing.importer import (
+    MISSING,
+    Argument,
+    Importer,
+    Lift,
+    SourceNode,
+    Stated,
+)
 from pyc_mlir.frontends.importing.sizes import Extent, sizes
-from pyc_mlir.frontends.importing.stated import Stated
 from pyc_mlir.util.logs import COMPILE, warn
 
 # Operations that all unrolled loops of a program may make, and how many are told.
 MAX_UNROLLED, MANY_UNROLLED = 20_000, 1_000
+# Operations that an import may visit, calls and loops written out, and calls within calls: hostile
+# modules name one function many times over, or itself.
+MAX_VISITED, MAX_CALLS = 200_000, 64
 
 Composite = Callable[[Call, Mapping[str, Any]], Any]
 COMPOSITES: dict[str, Composite] = {
@@ -182,3 +193,102 @@ class HloImporter:
         if not out:
             del self.importer.findings[before:]
         return out
+
+
+def choose(module: ir.Module, function: str, source: str) -> None:
+    """Require an entry; where `function` names it, drop what it does not call.
+
+    Raises PycError as `choose_entry`.
+    """
+    choose_entry(public_functions(v.operation for v in module.body.operations), function, source)
+    if function:
+        with module.context:
+            passmanager.PassManager.parse("builtin.module(symbol-dce)").run(module.operation)
+
+
+class ModuleImporter(HloImporter):
+    """Imports the entry of a module, whose calls are written out, operation by operation.
+
+    The entry is the function `main`, or the only public one. A subclass says how an argument and
+    an operation are imported.
+    """
+
+    def __init__(self, module: ir.Module, source: str) -> None:
+        super().__init__(source)
+        self._functions: dict[str, ir.Operation] = {}
+        for operation in (view.operation for view in module.body.operations):
+            if operation.name == "func.func" and len(operation.regions[0].blocks) == 1:
+                self._functions[operation.attributes["sym_name"].value] = operation
+        self._depth = 0
+
+    def run(self) -> ir.Module:
+        """Build the module; raise UnsupportedModel after all operations were tried.
+
+        Raises PycError (INVALID_IR) for a module without an entry.
+        """
+        entry = choose_entry(public_functions(self._functions.values()), where=self.source)
+        block = entry.regions[0].blocks[0]
+        arguments = [self.argument(i, a) for i, a in enumerate(block.arguments)]
+
+        def body(values: Sequence[ir.Value]) -> list[tuple[str, Any]]:
+            out = self.block(block, dict(zip(block.arguments, values, strict=True)))
+            return [(f"result{i}", v) for i, v in enumerate(out)]
+
+        return self.function(entry.attributes["sym_name"].value, arguments, body)
+
+    def argument(self, index: int, value: Any) -> Argument:
+        """Return the name, the type and the sizes of an argument."""
+        raise NotImplementedError
+
+    def operation(
+        self, site: SourceNode, operation: ir.Operation, operands: Sequence[Any],
+        values: dict[Any, Any],
+    ) -> Sequence[Any]:  # fmt: skip
+        """Return an operation's results, none where it is refused. values: all that are known."""
+        raise NotImplementedError
+
+    def live(self, block: Any) -> Sequence[ir.Operation]:
+        """Return the operations of a block that are imported."""
+        return [view.operation for view in block.operations]
+
+    def block(self, block: Any, values: dict[Any, Any]) -> list[Any]:
+        """Import a block's operations at this place; return its terminator's operands.
+
+        values: of the block's arguments, and of values that regions around it define. Raises
+        PycError (UNSUPPORTED_ATTRIBUTE) for more operations than an import may visit.
+        """
+        for operation in self.live(block):
+            operands = [values[v] for v in operation.operands]
+            if operation.name in ("func.return", "stablehlo.return"):
+                return operands
+            self.count += 1
+            if self.count > MAX_VISITED:
+                raise unsupported(
+                    f"{self.source}: expected at most {MAX_VISITED} operations with calls and "
+                    "loops written out"
+                )
+            outputs = self.operation(self.site(operation), operation, operands, values)
+            for i, result in enumerate(operation.results):
+                values[result] = outputs[i] if i < len(outputs) else MISSING
+        raise PycError(ReasonCode.INVALID_IR, f"{self.source}: a block without a return")
+
+    def site(self, operation: ir.Operation) -> SourceNode:
+        """Return an operation's own location."""
+        name = name_in(str(operation.location)) or operation.name.removeprefix("stablehlo.")
+        return SourceNode(name, operation.name, self.count, operation.location)
+
+    def call(self, name: str, operands: Sequence[Any]) -> list[Any]:
+        """Write out a call. Raises PycError (UNSUPPORTED_ATTRIBUTE) for too many in one another."""
+        if self._depth >= MAX_CALLS:
+            raise unsupported(
+                f"{self.source}: function `{name}`: expected at most {MAX_CALLS} calls within each "
+                "other"
+            )
+        if name not in self._functions:
+            raise unsupported(f"a call of `{name}`: expected a function of one block")
+        block = self._functions[name].regions[0].blocks[0]
+        self._depth += 1
+        try:
+            return self.block(block, dict(zip(block.arguments, operands, strict=True)))
+        finally:
+            self._depth -= 1

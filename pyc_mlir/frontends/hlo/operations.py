@@ -4,8 +4,8 @@
     def transpose(call: Call, p: Parameters) -> Any: ...
 
 `call` holds the operands, `p` the parameters by the names that jaxprs give them; StableHLO's
-attributes are read under these names (stablehlo/op.py). A handler returns the result, or a tuple of
-results.
+attributes are read under these names (stablehlo/operations.py). A handler returns the result, or a
+tuple of results.
 """
 
 from collections.abc import Callable, Mapping

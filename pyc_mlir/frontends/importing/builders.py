@@ -10,9 +10,10 @@ else becomes a new dimension. Where a rule asks that sizes agree (a static size 
 dynamic one, two names), a probe lets them agree.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, reduce
-from itertools import islice, product
+from collections.abc import Callable, Sequence
+from functools import reduce
+from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,16 @@ from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import chain, take, vector
 from pyc_mlir.frontends.importing.sizes import Extent, Sum, SymbolicSize, SymbolicSizes, total
 
-_PROBES = (10**9, 2 * 10**9)
-_MAX_ATOMS = 16
-_ROOT = 50_000
+# The first primes above each of two numbers, in place of dynamic dimensions.
+_PROBES = tuple(
+    tuple(start + more for more in offsets)
+    for start, offsets in (
+        (10**9, (7, 9, 21, 33, 87, 93, 97, 103, 123, 181, 207, 223, 241, 271, 289, 297)),
+        (2 * 10**9, (11, 33, 63, 87, 89, 99, 137, 141, 143, 153, 203, 227, 239, 243, 269, 273)),
+    )
+)
+# Numbers that a size may have more than a dimension.
+_MAX_MORE = 50_000
 # Bytes that a step of folding may make of less.
 MAX_FOLDED = 1 << 26
 
@@ -174,7 +182,7 @@ class GraphBuilder(IRBuilder):
         atoms = sorted(
             {a for s in shapes for d in s if isinstance(d, SymbolicSize) for a in d.atoms}
         )
-        first, second = (_probe(op, types, shapes, params, atoms, start) for start in _PROBES)
+        first, second = (_probe(op, types, shapes, params, atoms, primes) for primes in _PROBES)
         dims: list[Extent] = []
         for axis, known in enumerate(out.shape):
             same = first and second and first[axis] == second[axis]
@@ -237,15 +245,15 @@ def _keeps_integers(op: Any) -> bool:
 
 def _probe(
     op: type[OpDef], types: Sequence[TensorType], shapes: Sequence[Sequence[Extent]],
-    params: dict[str, Any], atoms: Sequence[str], start: int,
+    params: dict[str, Any], atoms: Sequence[str], primes: Sequence[int],
 ) -> list[Extent] | None:  # fmt: skip
     """Infer the dims with primes for the atoms, read back as sizes; None if `infer` objects.
 
     If it does, infer once more with one atom as large as a static size, or as another atom.
     """
-    if len(atoms) > _MAX_ATOMS:
+    if len(atoms) > len(primes):
         return None
-    values = dict(zip(atoms, _primes_above(start), strict=False))
+    values = dict(zip(atoms, primes, strict=False))
     shape = _inferred(op, types, shapes, params, values)
     if shape is not None:
         sizes = [d for s in shapes for d in s]
@@ -275,12 +283,7 @@ def _inferred(
 
 
 def _at(dim: Extent, values: dict[str, int]) -> int:
-    if not isinstance(dim, SymbolicSize):
-        return dim
-    out = dim.factor
-    for atom in dim.atoms:
-        out *= values[atom]
-    return out
+    return dim.factor * prod(values[a] for a in dim.atoms) if isinstance(dim, SymbolicSize) else dim
 
 
 def _factored(number: int, values: dict[str, int]) -> Extent:
@@ -296,33 +299,13 @@ def _factored(number: int, values: dict[str, int]) -> Extent:
 def _summed(number: int, values: dict[str, int], sizes: Sequence[Extent]) -> Extent:
     """Return a number as a product of atoms, or as one of `sizes` and such a product more."""
     plain = _factored(number, values)
-    if isinstance(plain, SymbolicSize) or plain < _PROBES[0]:
+    if isinstance(plain, SymbolicSize) or plain < _PROBES[0][0]:
         return plain
     for size in sizes:
         more = _factored(number - _at(size, values), values)
         out = total((size, more))
-        known = isinstance(more, SymbolicSize) or abs(more) < _ROOT
+        known = isinstance(more, SymbolicSize) or abs(more) < _MAX_MORE
         # A difference may be what a slice leaves, which is 0 of a smaller dimension.
         if known and isinstance(out, SymbolicSize) and out.is_length:
             return out
     return plain
-
-
-@cache
-def _primes_above(start: int) -> tuple[int, ...]:
-    """`_MAX_ATOMS` primes, by trial division (start < _ROOT**2)."""
-    sieve = np.ones(_ROOT, bool)
-    sieve[:2] = False
-    for i in range(2, int(_ROOT**0.5) + 1):
-        if sieve[i]:
-            sieve[i * i :: i] = False
-    small = np.flatnonzero(sieve)
-
-    def primes() -> Iterator[int]:
-        number = start
-        while True:
-            number += 1
-            if (number % small).all():
-                yield number
-
-    return tuple(islice(primes(), _MAX_ATOMS))

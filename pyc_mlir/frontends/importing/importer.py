@@ -10,9 +10,14 @@ node that could not be imported. The handler runs in the cheapest way that gives
 arrays, on sizes, or emitting pyc ops. What the node states beside its operands (`Stated`) must all
 have been read by then. Nodes that cannot be imported are collected in `findings`, so that a refusal
 lists all of them.
+
+The attributes, parameters, inner functions and regions of a node reach the handler as a `Stated`,
+which notes what it looks up. A node with an entry that nobody read is refused: passing over it
+could silently change the result. One table of each front end lists the entries that change no
+result, with the reason.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +41,57 @@ from pyc_mlir.frontends.importing.sizes import (
     Untracked,
     settle,
 )
-from pyc_mlir.frontends.importing.stated import Stated
+
+_SHOWN = 80
+# Entries that change no result: name -> why.
+Ignored = Mapping[str, str]
+
+
+class Stated(Mapping[str, Any]):
+    """The entries of one node by name; looking one up counts as reading it.
+
+    kind: what messages call an entry. ignored: entries that change no result, with the reason.
+    has_no_effect: whether an entry states what holds without it, such as an operator's default.
+    """
+
+    def __init__(
+        self, entries: Mapping[str, Any], kind: str, ignored: Ignored,
+        has_no_effect: Callable[[str, Any], bool] = lambda name, value: False,
+    ) -> None:  # fmt: skip
+        self._entries = dict(entries)
+        self._kind = kind
+        self._ignored = ignored
+        self._has_no_effect = has_no_effect
+        self._read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self._read.add(name)
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def begin(self) -> None:
+        """Forget what was read: another handler, or another builder, begins."""
+        self._read.clear()
+
+    def require_all_read(self) -> None:
+        """Raise PycError (UNSUPPORTED_ATTRIBUTE) for an entry that changes results and that the
+        handler did not look up."""
+        for name in sorted(self._entries.keys() - self._read - self._ignored.keys()):
+            if not self._has_no_effect(name, self._entries[name]):
+                raise not_read(self._kind, name, self._entries[name])
+
+
+def not_read(kind: str, name: str, value: Any) -> PycError:
+    """Return the error for an entry that changes results and that no handler reads."""
+    shown = " ".join(str(value).split())
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+    return unsupported(f"{kind} `{name}` is {shown}: PyC computes this operation only without it")
+
 
 # A folded result is kept only if it is small or no larger than what it was computed from.
 _FOLD_BYTES = 1 << 16
@@ -230,12 +285,20 @@ class Importer:
 
     def _outputs(self, operands: Sequence[Any], apply: Apply, stated: Stated | None) -> Any:
         """Run a handler in the cheapest way: folded, on sizes, or emitting ops."""
-        apply = apply if stated is None else _reading_all(apply, stated)
-        out = self._computed(operands, apply)
+
+        def run(builder: Any, lift: Lift) -> Any:
+            if stated is None:
+                return apply(builder, lift)
+            stated.begin()
+            out = apply(builder, lift)
+            stated.require_all_read()
+            return out
+
+        out = self._computed(operands, run)
         if out is not None:
             return out
         try:
-            return apply(self.b, lambda i: self._lifted(operands[i]))
+            return run(self.b, lambda i: self._lifted(operands[i]))
         except Untracked as error:
             raise unsupported(f"a dynamic size in {error}: expected a static one") from error
 
@@ -264,15 +327,3 @@ class Importer:
         made = sum(o.nbytes for o in (out if isinstance(out, tuple) else (out,)) if o is not None)
         self._fold_bytes -= made
         return made <= max(_FOLD_BYTES, sum(i.nbytes for i in inputs)) and self._fold_bytes >= 0
-
-
-def _reading_all(apply: Apply, stated: Stated) -> Apply:
-    """`apply`, which raises unsupported where it passes over an entry of `stated`."""
-
-    def run(builder: Any, lift: Lift) -> Any:
-        stated.begin()
-        out = apply(builder, lift)
-        stated.require_all_read()
-        return out
-
-    return run

@@ -6,9 +6,11 @@ tensor of such sizes is a `SymbolicSizes`. What leaves this form (`Untracked`) i
 program runs instead.
 """
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import total_ordering
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ class Untracked(Exception):
     """A size computation has no answer of the form factor * dimensions."""
 
 
+@total_ordering
 @dataclass(frozen=True)
 class SymbolicSize:
     """``factor * atoms[0] * atoms[1] * ...`` where each atom names a dynamic dimension.
@@ -59,15 +62,6 @@ class SymbolicSize:
 
     def __lt__(self, other: "int | SymbolicSize") -> bool:
         return _ordering(self, other) < 0
-
-    def __le__(self, other: "int | SymbolicSize") -> bool:
-        return _ordering(self, other) <= 0
-
-    def __gt__(self, other: "int | SymbolicSize") -> bool:
-        return _ordering(self, other) > 0
-
-    def __ge__(self, other: "int | SymbolicSize") -> bool:
-        return _ordering(self, other) >= 0
 
     def __str__(self) -> str:
         factor = [] if self.factor == 1 else [str(self.factor)]
@@ -151,15 +145,8 @@ def _ordering(a: Extent, b: Extent) -> int:
 
 
 def _compare(lhs: np.ndarray, rhs: np.ndarray, *, predicate: str) -> np.ndarray:
-    tests: dict[str, Callable[[int], bool]] = {
-        "eq": lambda s: s == 0,
-        "ne": lambda s: s != 0,
-        "lt": lambda s: s < 0,
-        "le": lambda s: s <= 0,
-        "gt": lambda s: s > 0,
-        "ge": lambda s: s >= 0,
-    }
-    return _pairwise(lambda a, b: tests[predicate](_ordering(a, b)), lhs, rhs)
+    test = getattr(operator, predicate)
+    return _pairwise(lambda a, b: test(_ordering(a, b), 0), lhs, rhs)
 
 
 def _pairwise(function: Callable[[Any, Any], Any], lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:

@@ -25,10 +25,16 @@ from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.importer import HloImporter
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.importer import MISSING, Argument, Lift, SourceNode
+from pyc_mlir.frontends.importing.importer import (
+    MISSING,
+    Argument,
+    Ignored,
+    Lift,
+    SourceNode,
+    Stated,
+)
 from pyc_mlir.frontends.importing.shaping import chain, take
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.importing.stated import Ignored, Stated
 from pyc_mlir.frontends.jax.keys import constant_of, on_words, physical
 from pyc_mlir.frontends.jax.primitives import IGNORED, PRIMITIVES
 

@@ -26,9 +26,8 @@ from pyc_mlir.frontends.hlo.operations import (
 )
 from pyc_mlir.frontends.importing.builders import NotWrittenOut
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.indexing import linear_indices
-from pyc_mlir.frontends.importing.shaping import chain, reshape_to, take
-from pyc_mlir.frontends.importing.stated import Ignored
+from pyc_mlir.frontends.importing.importer import Ignored
+from pyc_mlir.frontends.importing.shaping import chain, linear_indices, reshape_to, take
 
 # So many counters become a constant, as those of keys that are split; more are computed.
 _FOLDED_COUNTERS = 64

@@ -6,13 +6,20 @@ Weights become `pyc.constant`. Nodes with constant operands are computed at impo
 arithmetic is evaluated symbolically. All other nodes become pyc ops at the location
 ``loc("node name"("model.onnx":node:1))``. The function's arguments carry `pyc.name` and, if a
 dimension is dynamic, `pyc.dims` with the names of their dimensions. With `islands` a node that PyC
-cannot import may become a call of what torch-mlir makes of it (frontends/islands). What cannot be
+cannot import may become a call of what torch-mlir makes of it (islands.py). What cannot be
 imported with dynamic dimensions is imported at the sizes of a compile's `inputs`, if there are any.
+
+An If of a known condition is the chosen branch. Of one that the program computes, both branches are
+computed and each result is selected: bodies have no effects, and a select costs less than a branch
+that the planner cannot see through. A Loop or a Scan of a known number of steps is unrolled; a
+Loop's condition that the program computes keeps the states from where it was false. What stays is
+refused: a number of steps that depends on data, results collected under such a condition, and more
+steps or nodes than `_MAX_STEPS`, `_MAX_NODES`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +32,20 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.frontends.importing.builders import GraphBuilder
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
+from pyc_mlir.frontends.importing.importer import (
+    MISSING,
+    Argument,
+    Importer,
+    Lift,
+    SourceNode,
+    Stated,
+)
+from pyc_mlir.frontends.importing.shaping import chain, take
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.islands.node import is_tested, island
 from pyc_mlir.frontends.onnx import ops as onnx_ops  # noqa: F401  (enters every handler)
-from pyc_mlir.frontends.onnx.control import CONTROL, Unroller
+from pyc_mlir.frontends.onnx.islands import is_tested, island
 from pyc_mlir.frontends.onnx.model import UNKNOWN_OP, PreparedModel, prepare
-from pyc_mlir.frontends.onnx.ops.node import HANDLERS, pyc_dtype
+from pyc_mlir.frontends.onnx.ops.node import HANDLERS, IGNORED, attributes_of, pyc_dtype
 from pyc_mlir.frontends.onnx.reading import (
     DEFAULT_DOMAINS,
     ModelSource,
@@ -41,9 +55,179 @@ from pyc_mlir.frontends.onnx.reading import (
     names_of,
     opset_of,
     read_model,
+    refused,
 )
 from pyc_mlir.frontends.onnx.weights import unread_weights
-from pyc_mlir.frontends.onnx.work import refused
+
+CONTROL = frozenset({"If", "Loop", "Scan"})
+_MAX_STEPS, _MAX_NODES = 256, 20_000
+# No bound on a Loop's steps: ONNX's own examples use the greatest i64.
+_ENDLESS = 1 << 62
+
+
+class _Unroller:
+    """Imports nodes with graphs in them, by `inner`, which imports a graph's nodes."""
+
+    importer: Importer
+    _left = _MAX_NODES
+
+    def inner(self, graph: onnx.GraphProto, inputs: Sequence[Any]) -> list[Any]:
+        """Return the outputs of a graph for inputs, in the names' scope around."""
+        raise NotImplementedError
+
+    def outputs(self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]) -> list[Any]:
+        """Return the node's results. Raises PycError for a form that cannot be unrolled."""
+        if any(operand is MISSING for operand in operands):
+            return [MISSING] * len(node.output)
+        attributes = Stated(attributes_of(node), "attribute", IGNORED)
+        rule = {"If": self._if, "Loop": self._loop, "Scan": self._scan}[node.op_type]
+        out = rule(site, attributes, operands)
+        attributes.require_all_read()
+        return out
+
+    def _emit(self, site: SourceNode, operands: Sequence[Any], apply: Callable[..., Any]) -> Any:
+
+        def build(b: Any, lift: Callable[[int], Any]) -> Any:
+            return apply(b, *(lift(i) for i in range(len(operands))))
+
+        made = self.importer.node(site, operands, build)
+        return made[0] if made else MISSING
+
+    def _run(self, graph: onnx.GraphProto, inputs: Sequence[Any]) -> list[Any]:
+        self._left -= sum(1 for _ in all_nodes(graph.node))
+        if self._left < 0:
+            raise unsupported(f"unrolled nodes: expected at most {_MAX_NODES}")
+        return self.inner(graph, inputs)
+
+    def _if(self, site: SourceNode, attributes: Stated, operands: Sequence[Any]) -> list[Any]:
+        condition = _one(operands[0])
+        branches = attributes["then_branch"], attributes["else_branch"]
+        if condition is not None:
+            return self._run(branches[0 if condition else 1], ())
+        yes, no = (self._run(branch, ()) for branch in branches)
+        return [self._select(site, operands[0], a, b) for a, b in zip(yes, no, strict=True)]
+
+    def _select(self, site: SourceNode, condition: Any, yes: Any, no: Any) -> Any:
+
+        def build(b: Any, c: Any, x: Any, y: Any) -> Any:
+            if b.dims(x) != b.dims(y):
+                raise unsupported(
+                    f"a condition that the model computes, between shapes {b.dims(x)} and "
+                    f"{b.dims(y)}: expected equal ones"
+                )
+            return b.select(b.reshape(c, shape=()), x, y)
+
+        return self._emit(site, [condition, yes, no], build)
+
+    def _loop(self, site: SourceNode, attributes: Stated, operands: Sequence[Any]) -> list[Any]:
+        body = attributes["body"]
+        limit = _ENDLESS if operands[0] is None else _one(operands[0])
+        if limit is None:
+            raise unsupported(
+                "the number of steps is computed when the model runs: expected a constant"
+            )
+        condition = True if operands[1] is None else _one(operands[1])
+        guard = operands[1] if condition is None else None
+        states, collected = list(operands[2:]), []
+        runs = condition is None or bool(condition)
+        step = 0
+        while runs and step < limit:
+            if step == _MAX_STEPS:
+                raise unsupported(f"a Loop: expected at most {_MAX_STEPS} steps")
+            # Of the element types that ONNX gives them; the body may declare others.
+            again, *made = self._run(body, [np.array(step, np.int64), np.array(True), *states])
+            new, rows = made[: len(states)], made[len(states) :]
+            known = _one(again)
+            if guard is not None:
+                new = [self._select(site, guard, a, b) for a, b in zip(new, states, strict=True)]
+            if rows and (guard is not None or known is None):
+                raise unsupported(
+                    "results of steps whose condition is computed when the model runs"
+                )
+            states = new
+            collected.append(rows)
+            guard = self._both(site, guard, again) if known is None or guard is not None else None
+            runs = known is None or bool(known)
+            step += 1
+        count = len(body.output) - 1 - len(states)
+        if count and not collected:
+            raise unsupported("a Loop without steps that collects results: expected one step")
+        return [*states, *(self._joined(site, [r[i] for r in collected], 0) for i in range(count))]
+
+    def _both(self, site: SourceNode, guard: Any, again: Any) -> Any:
+        if guard is None:
+            return again
+
+        def build(b: Any, x: Any, y: Any) -> Any:
+            return b.and_(b.reshape(x, shape=()), b.reshape(y, shape=()))
+
+        return self._emit(site, [guard, again], build)
+
+    def _joined(
+        self, site: SourceNode, rows: Sequence[Any], axis: int, backwards: bool = False
+    ) -> Any:
+
+        def build(b: Any, *values: Any) -> Any:
+            rank = b.type_of(values[0]).rank + 1
+            parts = [b.expand_dims(v, axis % rank) for v in values]
+            return chain(b, parts[:: -1 if backwards else 1], axis % rank)
+
+        return self._emit(site, rows, build)
+
+    def _scan(self, site: SourceNode, attributes: Stated, operands: Sequence[Any]) -> list[Any]:
+        body, count = attributes["body"], attributes["num_scan_inputs"]
+        if operands[0] is None:
+            raise unsupported("a Scan of opset 8: expected one of opset 9 or newer")
+        split = len(operands) - count
+        states, sources = list(operands[:split]), operands[split:]
+        axes = attributes.get("scan_input_axes", [0] * count)
+        reverse = attributes.get("scan_input_directions", [0] * count)
+        length = self._length(site, sources[0], axes[0])
+        collected = []
+        for step in range(length):
+            rows = [
+                self._row(site, x, axis, length - 1 - step if back else step)
+                for x, axis, back in zip(sources, axes, reverse, strict=True)
+            ]
+            made = self._run(body, [*states, *rows])
+            states = made[:split]
+            collected.append(made[split:])
+        results = len(body.output) - split
+        places = attributes.get("scan_output_axes", [0] * results)
+        flips = attributes.get("scan_output_directions", [0] * results)
+        return [
+            *states,
+            *(
+                self._joined(site, [r[i] for r in collected], places[i], bool(flips[i]))
+                for i in range(results)
+            ),
+        ]
+
+    def _length(self, site: SourceNode, x: Any, axis: int) -> int:
+        shape = x.shape if isinstance(x, np.ndarray) else None
+        if shape is None:
+            type_ = self.importer.b.type_of(self.importer.emitted(x))
+            shape = type_.shape
+        if not -len(shape) <= axis < len(shape):
+            raise PycError(ReasonCode.BAD_MODEL, f"`scan_input_axes`: {axis} is no axis of {shape}")
+        size = shape[axis]
+        if size is None or not 0 < size <= _MAX_STEPS:
+            raise unsupported(f"a Scan of {size or 'dynamic'} steps: expected 1 to {_MAX_STEPS}")
+        return size
+
+    def _row(self, site: SourceNode, x: Any, axis: int, place: int) -> Any:
+        def build(b: Any, value: Any) -> Any:
+            at = axis % b.type_of(value).rank
+            return b.squeeze(take(b, value, at, place, place + 1), at)
+
+        return self._emit(site, [x], build)
+
+
+def _one(value: Any) -> int | None:
+    """Return the number that a known tensor of one element holds, else None."""
+    known = isinstance(value, np.ndarray) and value.size == 1
+    return int(value.reshape(()).item()) if known else None
+
 
 # The remedy of a node that could be an island.
 _ISLANDS = "torch-mlir may lower it for IREE: compile with `islands=True` (`--islands`)"
@@ -81,7 +265,7 @@ def import_onnx(
         return _Importer(prepared, source, islands, shapes).run(name)
 
 
-class _Importer:
+class _Importer(_Unroller):
     """State of one import: the values of the graph by name."""
 
     def __init__(
@@ -222,7 +406,11 @@ class _Importer:
         names = {name for inner in all_nodes([node]) for name in inner.input}
         if names.isdisjoint(self.counts):
             return None
-        ranks = [self._rank(operand) for operand in operands]
+        # 0 for an operand that is left out or missing.
+        ranks = [
+            self.importer.b.type_of(o).rank if isinstance(o, ir.Value) else getattr(o, "ndim", 0)
+            for o in operands
+        ]
         bounded = [name in self.counts for name in node.input]
         apart = node.domain in DEFAULT_DOMAINS and keeps_rows(node, operands, ranks, bounded)
         counts = {id(c): c for c in map(self.counts.get, node.input) if c is not None}
@@ -237,31 +425,20 @@ class _Importer:
         self.importer.record(site, unsupported(why))
         return MISSING
 
-    def _rank(self, value: Any) -> int:
-        """Return the rank of a value; 0 for one that is left out or missing."""
-        if isinstance(value, ir.Value):
-            return self.importer.b.type_of(value).rank
-        return value.ndim if isinstance(value, np.ndarray) else 0
-
     def _controlled(
         self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]
     ) -> Sequence[Any]:
-        """Return the results of a node with graphs in it; none if it cannot be imported."""
         outer, self._place = self._place, site.place - 1
         before, self.importer.b.may_not_run = self.importer.b.may_not_run, True
         try:
-            return self._unroller.outputs(site, node, operands)
+            return self.outputs(site, node, operands)
         except PycError as error:
             self.importer.record(site, error)
             return ()
         finally:
             self._place, self.importer.b.may_not_run = outer, before
 
-    @cached_property
-    def _unroller(self) -> Unroller:
-        return Unroller(self.importer, self._inner)
-
-    def _inner(self, graph: onnx.GraphProto, inputs: Sequence[Any]) -> list[Any]:
+    def inner(self, graph: onnx.GraphProto, inputs: Sequence[Any]) -> list[Any]:
         """Import the nodes of a graph inside of a node; what it names is known to all behind."""
         if len(inputs) != len(graph.input):
             raise bad_model(self.source.name, f"graph `{graph.name}`: {len(graph.input)} inputs")
@@ -287,7 +464,6 @@ class _Importer:
         return self.values[name]
 
     def _result(self, name: str) -> ir.Value:
-        """Return a graph output as an MLIR value."""
         value = self._operand(name)
         try:
             return self.importer.emitted(value)

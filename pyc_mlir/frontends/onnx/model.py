@@ -25,6 +25,7 @@ from pyc_mlir.frontends.onnx.reading import (
     check_nodes,
     names_of,
     opset_of,
+    refused,
     schema_of,
     schemas_of,
 )
@@ -34,7 +35,6 @@ from pyc_mlir.frontends.onnx.weights import (
     split_weights,
     unread_weights,
 )
-from pyc_mlir.frontends.onnx.work import refused
 
 # What onnx's native code raises at a model: sizes of lists in attributes end as any of these.
 NATIVE_ERRORS = (
@@ -91,7 +91,10 @@ def prepare(model: onnx.ModelProto, source: ModelSource, known_ops: set[str]) ->
     _state_domains(light)
     schemas = schemas_of(light, opset or NEWEST)
     _refuse_undefined(light, source, opset or NEWEST, schemas, known_ops)
-    _check(light, source)
+    try:
+        onnx.checker.check_model(_with_output_shapes(light))
+    except onnx.checker.ValidationError as error:
+        raise bad_model(source.name, f"expected a valid ONNX model, got: {error}") from error
     _check_attributes(schemas, source)
     _state_defaults_of(light, opset or NEWEST)
     if opset is not None and opset < OLDEST:
@@ -134,13 +137,6 @@ def _refuse_undefined(
     raise UnsupportedModel(refused(source.name, model, findings))
 
 
-def _check(model: onnx.ModelProto, source: ModelSource) -> None:
-    try:
-        onnx.checker.check_model(_with_output_shapes(model))
-    except onnx.checker.ValidationError as error:
-        raise bad_model(source.name, f"expected a valid ONNX model, got: {error}") from error
-
-
 def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """Give all outputs a type and a rank, as onnx's checker wants; inference finds them.
 
@@ -158,7 +154,6 @@ def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_ranked(info: onnx.ValueInfoProto) -> bool:
-    """Return False for a value without a type and for a tensor without a shape."""
     tensor = info.type.HasField("tensor_type")
     return info.type.tensor_type.HasField("shape") if tensor else info.HasField("type")
 
@@ -190,10 +185,14 @@ def _state_defaults_of(model: onnx.ModelProto, opset: int) -> None:
             node.attribute.append(onnx.helper.make_attribute(name, value))
 
 
+def _is_own(node: onnx.NodeProto, op: str) -> bool:
+    return node.op_type == op and node.domain in DEFAULT_DOMAINS
+
+
 def _converted(model: onnx.ModelProto, source: ModelSource, opset: int) -> onnx.ModelProto:
     # The converter flattens what a Softmax before opset 13 spans, and passes over Hardmax.
     for node in model.graph.node:
-        if node.op_type == "Hardmax" and node.domain in DEFAULT_DOMAINS:
+        if _is_own(node, "Hardmax"):
             node.op_type, node.name = "Softmax", f"{_HARD}{node.name}"
     try:
         converted = onnx.version_converter.convert_version(model, OLDEST)
@@ -215,17 +214,11 @@ def _converted(model: onnx.ModelProto, source: ModelSource, opset: int) -> onnx.
     for node in converted.graph.node:
         if node.name.startswith(_HARD):
             node.op_type, node.name = "Hardmax", node.name.removeprefix(_HARD)
-    if opset < _RESIZE_WITH_COORDINATES:
-        _state_coordinates(converted)
-    return converted
-
-
-def _state_coordinates(model: onnx.ModelProto) -> None:
-    """State the defaults of Upsample and the first Resize, which onnx's converter would replace."""
-    meant = {_COORDINATES: "asymmetric", "nearest_mode": SIMPLE}
-    for node in model.graph.node:
-        if node.op_type == "Resize" and node.domain in DEFAULT_DOMAINS:
+        # The defaults of Upsample and the first Resize, which onnx's converter would replace.
+        if opset < _RESIZE_WITH_COORDINATES and _is_own(node, "Resize"):
+            meant = {_COORDINATES: "asymmetric", "nearest_mode": SIMPLE}
             node.attribute.extend(onnx.helper.make_attribute(*pair) for pair in meant.items())
+    return converted
 
 
 def _inlined(model: onnx.ModelProto, opset: int, known_ops: set[str]) -> onnx.ModelProto:
@@ -236,14 +229,24 @@ def _inlined(model: onnx.ModelProto, opset: int, known_ops: set[str]) -> onnx.Mo
     for node in model.graph.node:
         if node.domain in DEFAULT_DOMAINS and node.op_type in known_ops:
             continue
-        schema = schema_of(node, opset) or _preview_schema(node, model)
-        if schema and _has_body(schema):
+        # The wheel's stubs lack what tells bodies.
+        schema: Any = schema_of(node, opset) or _preview_schema(node, model)
+        if schema and (schema.has_function or schema.has_context_dependent_function):
             bodies.add((node.domain, node.op_type))
             whole &= "" not in node.input
-            _state_defaults(node, schema)
+            # onnx's inliner drops references to attributes that are left out.
+            given = {a.name for a in node.attribute}
+            every = ((name, a.default_value) for name, a in schema.attributes.items())
+            node.attribute.extend(v for name, v in every if name not in given and v.type)
     if not bodies:
         return model
-    _state_types(model)
+    # onnx's inliner looks for the initializers' types among other values' types.
+    declared = {i.name for i in (*model.graph.input, *model.graph.value_info)}
+    model.graph.value_info.extend(
+        onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims)
+        for t in model.graph.initializer
+        if t.name not in declared
+    )
     try:
         if whole:
             return onnx.inliner.inline_selected_functions(
@@ -271,15 +274,6 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
     return out
 
 
-def _state_types(model: onnx.ModelProto) -> None:
-    """State the initializers' types: onnx's inliner looks for them among other values' types."""
-    declared_names = {i.name for i in (*model.graph.input, *model.graph.value_info)}
-    for tensor in model.graph.initializer:
-        if tensor.name not in declared_names:
-            info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            model.graph.value_info.append(info)
-
-
 def _inlined_one_by_one(
     model: onnx.ModelProto, opset: int, bodies: Container[tuple[str, str]]
 ) -> onnx.ModelProto:
@@ -291,19 +285,18 @@ def _inlined_one_by_one(
     model = _copy(model)  # Given back untouched where a function is not to be had.
     types = {i.name: i.type for i in (*inferred.input, *inferred.value_info, *inferred.output)}
     for place, node in enumerate(model.graph.node):
-        schema = schema_of(node, opset) or _preview_schema(node, model)
+        schema: Any = schema_of(node, opset) or _preview_schema(node, model)
         if schema is None or (node.domain, node.op_type) not in bodies:
             continue
         function = onnx.FunctionProto()
-        untyped: Any = schema  # The wheel's stubs lack what follows.
-        if untyped.has_context_dependent_function:
+        if schema.has_context_dependent_function:
             given = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
-            body = untyped.get_context_dependent_function_with_opset_version(
+            body = schema.get_context_dependent_function_with_opset_version(
                 opset, node.SerializeToString(), given
             )
             function.ParseFromString(body)
         else:
-            function.CopyFrom(untyped.function_body)
+            function.CopyFrom(schema.function_body)
         function.name, function.domain = f"{node.op_type}_{place}", _OWN_DOMAIN
         node.op_type, node.domain = function.name, _OWN_DOMAIN
         if not function.opset_import:
@@ -312,21 +305,6 @@ def _inlined_one_by_one(
     if all(o.domain != _OWN_DOMAIN for o in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid(_OWN_DOMAIN, 1))
     return onnx.inliner.inline_local_functions(model)
-
-
-def _state_defaults(node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> None:
-    """Write out attributes that have a default: onnx's inliner drops references to missing ones."""
-    given = {a.name for a in node.attribute}
-    for name, attribute in schema.attributes.items():
-        if name not in given and attribute.default_value.type:
-            node.attribute.append(attribute.default_value)
-
-
-def _has_body(schema: onnx.defs.OpSchema) -> bool:
-    # The wheel's stubs lack these two.
-    return any(
-        getattr(schema, f"has_{kind}") for kind in ("function", "context_dependent_function")
-    )
 
 
 def _with_functions_inlined(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -348,7 +326,6 @@ def _with_functions_inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _callers_first(model: onnx.ModelProto) -> list[tuple[str, str]]:
-    """Return the functions that the graph calls, also indirectly, callers before callees."""
     bodies: dict[tuple[str, str], list[onnx.NodeProto]] = {}
     for function in model.functions:
         bodies.setdefault((function.domain, function.name), []).extend(function.node)
@@ -368,7 +345,6 @@ def _callers_first(model: onnx.ModelProto) -> list[tuple[str, str]]:
 def _state_function_defaults(
     nodes: Iterable[onnx.NodeProto], functions: Iterable[onnx.FunctionProto]
 ) -> None:
-    """Write the functions' defaults out at the calls that leave their attributes out."""
     by_name = {(f.domain, f.name, f.overload): f for f in functions}
     for node in nodes:
         function = by_name.get((node.domain, node.op_type, node.overload))
@@ -402,13 +378,12 @@ def _strict_error(model: onnx.ModelProto) -> Exception | None:
 
 def _with_sizes_of_resizes(model: onnx.ModelProto) -> onnx.ModelProto | None:
     """Return a copy with sizes in place of Resize's constant scales; None if none has any."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = _copy(model)
     scales = {t.name: t for t in made.graph.initializer if t.data_type == onnx.TensorProto.FLOAT}
     found = False
     for number, node in enumerate(made.graph.node):
         known = scales.get(node.input[2]) if len(node.input) > 2 else None
-        if node.op_type == "Resize" and node.domain in DEFAULT_DOMAINS and known is not None:
+        if _is_own(node, "Resize") and known is not None:
             sizes = _sizes(made, node, onnx.numpy_helper.to_array(known).reshape(-1))
             if not sizes:
                 return None
@@ -425,8 +400,7 @@ def _with_sizes_of_resizes(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 def _sizes(model: onnx.ModelProto, node: onnx.NodeProto, scales: np.ndarray) -> dict[int, int]:
     """Return by axis the result of a Resize of known sizes; none of a malformed node."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
+    bare = _copy(model)
     del bare.graph.value_info[:]
     for output in bare.graph.output:
         output.type.tensor_type.ClearField("shape")

@@ -13,7 +13,7 @@ there meanwhile leads nowhere.
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import prod
@@ -83,10 +83,21 @@ def check_parts(parts: Sequence[FileRange]) -> None:
     total = stored = 0
     ordered = sorted(parts, key=lambda part: (part.path, part.offset, part.length))
     for path, group in groupby(ordered, key=lambda part: part.path):
-        within = list(group)
+        within = [part for part in group if part.length]
         size = os.stat(path, follow_symlinks=False).st_size
-        _check_file(within, size)
         total, stored = total + sum(p.length for p in within), stored + size
+        for part in within:
+            if part.end > size:
+                raise ValueError(
+                    f"expected {part.length} bytes from {part.offset} of {path.name}, which has "
+                    f"{size} bytes"
+                )
+        for one, other in pairwise(dict.fromkeys(within)):
+            if one.end > other.offset:
+                raise ValueError(
+                    f"expected parts of {path.name} that are equal or apart, got bytes "
+                    f"{one.offset} to {one.end} and {other.offset} to {other.end}"
+                )
     if total > MAX_USES * stored:
         raise ValueError(
             f"expected weights of at most {MAX_USES} times the {stored} bytes in the model's "
@@ -94,27 +105,12 @@ def check_parts(parts: Sequence[FileRange]) -> None:
         )
 
 
-def _check_file(parts: Iterable[FileRange], size: int) -> None:
-    parts = [p for p in parts if p.length]
-    for part in parts:
-        if part.end > size:
-            raise ValueError(
-                f"expected {part.length} bytes from {part.offset} of {part.path.name}, "
-                f"which has {size} bytes"
-            )
-    for one, other in pairwise(dict.fromkeys(parts)):
-        if one.end > other.offset:
-            raise ValueError(
-                f"expected parts of {one.path.name} that are equal or apart, got bytes "
-                f"{one.offset} to {one.end} and {other.offset} to {other.end}"
-            )
-
-
-def read_part(folder: Path, part: FileRange, out: np.ndarray) -> None:
+def read_part(folder: Path | None, part: FileRange, out: np.ndarray) -> None:
     """Read a part of a file into an array of as many bytes.
 
     Raises OSError, and ValueError for what is no plain file any more, or too short.
     """
+    assert folder is not None, "parts have a folder"
     descriptor = _opened(folder, part.path)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -167,17 +163,12 @@ class ModelWeights:
         for name, tensor in self.inner.items():
             yield name, onnx.numpy_helper.to_array(tensor)
         for name, (tensor, part) in self.outer.items():
-            yield name, self._read(tensor, part)
-
-    def _read(self, tensor: onnx.TensorProto, part: FileRange) -> np.ndarray:
-        assert self.folder is not None, "parts have a folder"
-        if tensor.data_type in _BITS:
-            raw = np.empty(part.length, np.uint8)
-            read_part(self.folder, part, raw)
-            return onnx.numpy_helper.to_array(_filled(tensor, raw.tobytes()))
-        array = np.empty(tuple(tensor.dims), _dtype(tensor))
-        read_part(self.folder, part, array)
-        return array
+            if tensor.data_type in _BITS:
+                yield name, onnx.numpy_helper.to_array(_filled(tensor, part, self.folder))
+                continue
+            array = np.empty(tuple(tensor.dims), _dtype(tensor))
+            read_part(self.folder, part, array)
+            yield name, array
 
 
 def split_weights(
@@ -304,22 +295,21 @@ def _number(text: str) -> int | None:
 
 
 def _read_attributes(found: list[tuple[onnx.TensorProto, FileRange]], folder: Path | None) -> None:
-    """Put the data of external tensors that are attributes in their place."""
     if sum(part.length for _, part in found) > _MAX_ATTRIBUTE_BYTES:
         raise ValueError(
             f"expected at most {_MAX_ATTRIBUTE_BYTES} bytes of constants in other files; store "
             "weights as initializers"
         )
     for tensor, part in found:
-        assert folder is not None, "parts have a folder"
-        raw = np.empty(part.length, np.uint8)
-        read_part(folder, part, raw)
-        tensor.CopyFrom(_filled(tensor, raw.tobytes()))
+        tensor.CopyFrom(_filled(tensor, part, folder))
 
 
-def _filled(tensor: onnx.TensorProto, data: bytes) -> onnx.TensorProto:
+def _filled(tensor: onnx.TensorProto, part: FileRange, folder: Path | None) -> onnx.TensorProto:
+    """Return a tensor with the data of its file."""
+    raw = np.empty(part.length, np.uint8)
+    read_part(folder, part, raw)
     return onnx.TensorProto(
-        name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=data
+        name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=raw.tobytes()
     )
 
 

@@ -5,6 +5,9 @@
 Functions called are inlined, loops whose condition is known at import are unrolled, of branches
 that are not known all are computed and one is selected. A composite whose name PyC knows becomes
 its op, others are imported by their decomposition. Locations are those of the source.
+
+Text is read, and portable artifacts: the bytes that `jax.export` serializes, MLIR bytecode of the
+versioned dialect VHLO. Damaged ones may end the process, so that only a worker reads them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,17 +17,62 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
-from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.bindings import ir, stablehlo
+from pyc_mlir.dialects.ir.pyc import load
 from pyc_mlir.dialects.names import name_in
 from pyc_mlir.frontends.hlo.call import Call
-from pyc_mlir.frontends.hlo.functions import check_depth, check_visited, entry_of, functions_of
-from pyc_mlir.frontends.hlo.importer import HloImporter
+from pyc_mlir.frontends.hlo.importer import ModuleImporter
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.importer import MISSING, Argument, SourceNode
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
-from pyc_mlir.frontends.stablehlo.handlers import HANDLERS
-from pyc_mlir.frontends.stablehlo.op import StablehloOp, python, tensor_type
-from pyc_mlir.frontends.stablehlo.regions import REGIONED
+from pyc_mlir.frontends.stablehlo.operations import (
+    HANDLERS,
+    REGIONED,
+    StablehloOp,
+    python,
+    tensor_type,
+)
+
+# MLIR's magic number, then the length and the beginning of the producer's name.
+ARTIFACT_MAGIC = b"ML\xefR\rStableHLO_v"
+
+
+def is_artifact(data: bytes) -> bool:
+    """Return True for the bytes of a portable artifact."""
+    return data.startswith(ARTIFACT_MAGIC)
+
+
+def embedded_artifact(data: bytes) -> bytes | None:
+    """Return the artifact within ``jax.export.Exported.serialize``'s bytes; None for other bytes.
+
+    These are a flatbuffer which holds the artifact as a vector of bytes, its length before it.
+    """
+    start = data.find(ARTIFACT_MAGIC)
+    if start < 4:
+        return None
+    length = int.from_bytes(data[start - 4 : start], "little")
+    end = start + length
+    return data[start:end] if length and end <= len(data) else None
+
+
+def read_artifact(data: bytes, name: str, context: ir.Context) -> ir.Module:
+    """Read a portable artifact as a StableHLO module. Raises PycError (INVALID_IR)."""
+    enter(context)
+    try:
+        return stablehlo.deserialize_portable_artifact(context, data)
+    except (ir.MLIRError, ValueError, RuntimeError) as error:
+        raise PycError(
+            ReasonCode.INVALID_IR,
+            f"{name}: expected a StableHLO artifact of a version up to "
+            f"{stablehlo.get_current_version()}: {error}",
+        ) from None
+
+
+def enter(context: ir.Context) -> None:
+    """Let a context hold StableHLO beside pyc."""
+    load(context)
+    stablehlo.register_dialect(context)
+
 
 _MAY_HAVE_EFFECTS = frozenset(
     {"return", "while", "if", "case", "composite", "infeed", "outfeed", "send", "recv"}
@@ -45,29 +93,16 @@ def import_stablehlo(module: ir.Module, source: str) -> ir.Module:
         return StableHloImporter(module, source).run()
 
 
-class StableHloImporter(HloImporter):
+class StableHloImporter(ModuleImporter):
     """State of one import."""
 
     def __init__(self, module: ir.Module, source: str) -> None:
-        super().__init__(source)
-        self.functions = functions_of(module)
-        self.depth = 0
+        super().__init__(module, source)
         self._constants: dict[ir.Attribute, np.ndarray] = {}
         self._blocks: dict[Any, list[ir.Operation]] = {}
 
-    def run(self) -> ir.Module:
-        """Build the module; raise UnsupportedModel after all operations were tried."""
-        name, entry = entry_of(self.functions, self.source)
-        block = entry.regions[0].blocks[0]
-        arguments = [self._argument(i, a) for i, a in enumerate(block.arguments)]
-
-        def body(values: Sequence[ir.Value]) -> list[tuple[str, Any]]:
-            out = self.block(block, dict(zip(block.arguments, values, strict=True)))
-            return [(f"result{i}", v) for i, v in enumerate(out)]
-
-        return self.function(name, arguments, body)
-
-    def _argument(self, index: int, value: Any) -> Argument:
+    def argument(self, index: int, value: Any) -> Argument:
+        """Name an argument by its location, and dynamic dimensions after it."""
         type_ = tensor_type(value.type)
         label = name_in(str(value.location)) or f"arg{index}"
         dims: list[Extent] = [
@@ -76,23 +111,7 @@ class StableHloImporter(HloImporter):
         ]
         return Argument(label, type_.dtype, tuple(dims))
 
-    def block(self, block: Any, values: dict[Any, Any]) -> list[Any]:
-        """Import a block's operations at this place; return its terminator's operands.
-
-        values: of the block's arguments, and of values that regions around it define.
-        """
-        for operation in self._live(block):
-            operands = [values[v] for v in operation.operands]
-            if operation.name in ("func.return", "stablehlo.return"):
-                return operands
-            self.count += 1
-            check_visited(self.count, self.source)
-            outputs = self._operation(operation, operands, values)
-            for i, result in enumerate(operation.results):
-                values[result] = outputs[i] if i < len(outputs) else MISSING
-        raise PycError(ReasonCode.INVALID_IR, f"{self.source}: a block without a return")
-
-    def _live(self, block: Any) -> list[ir.Operation]:
+    def live(self, block: Any) -> list[ir.Operation]:
         """Return the operations of a block that a result needs, or that may have effects."""
         if block in self._blocks:
             return self._blocks[block]
@@ -105,16 +124,20 @@ class StableHloImporter(HloImporter):
         live = [operation for operation in operations if operation not in dead]
         return self._blocks.setdefault(block, live)
 
-    def _operation(
-        self, operation: ir.Operation, operands: Sequence[Any], values: dict[Any, Any]
-    ) -> Sequence[Any]:
-        op = StablehloOp(operation, operands, values)
+    def operation(
+        self, site: SourceNode, operation: ir.Operation, operands: Sequence[Any],
+        values: dict[Any, Any],
+    ) -> Sequence[Any]:  # fmt: skip
+        """Import an operation by its handler, or as control flow."""
+        op = StablehloOp(operation, site, operands, values)
         if op.name == "constant":
-            return (self._constant(operation.attributes["value"]),)
-        site = self.site(op)
+            attribute = operation.attributes["value"]
+            if attribute not in self._constants:
+                self._constants[attribute] = np.asarray(array_of(attribute))
+            return (self._constants[attribute],)
         try:
             if operation.name in ("func.call", "call"):
-                return self._call(op["callee"], operands)
+                return self.call(op["callee"], operands)
             structured = _STRUCTURED.get(op.name)
             if structured is not None:
                 if any(o is MISSING for o in operands):
@@ -132,39 +155,18 @@ class StableHloImporter(HloImporter):
             site, operands, lambda b, lift: handler(Call(b, operands, lift), op), op.attributes
         )
 
-    def site(self, op: StablehloOp) -> SourceNode:
-        """Return an operation's own location."""
-        location = op.operation.location
-        return SourceNode(
-            name_in(str(location)) or op.name, op.operation.name, self.count, location
-        )
-
-    def _constant(self, attribute: ir.Attribute) -> Any:
-        if attribute not in self._constants:
-            self._constants[attribute] = np.asarray(array_of(attribute))
-        return self._constants[attribute]
-
     def region(self, region: Any, operands: Sequence[Any], outer: Mapping[Any, Any]) -> list[Any]:
         """Return the results of a region of one block for its arguments."""
         block = region.blocks[0]
         return self.block(block, {**outer, **dict(zip(block.arguments, operands, strict=True))})
-
-    def _call(self, name: str, operands: Sequence[Any]) -> Sequence[Any]:
-        block = self.functions[name].regions[0].blocks[0]
-        check_depth(self.depth, name, self.source)
-        self.depth += 1
-        try:
-            return self.block(block, dict(zip(block.arguments, operands, strict=True)))
-        finally:
-            self.depth -= 1
 
     def _composite(self, op: StablehloOp) -> Sequence[Any]:
         """Build the op of that name, or the decomposition."""
         name, decomposition = op["name"], str(op.attributes["decomposition"]).strip('@"')
         given = op.attributes.get("composite_attributes", ())
         attributes = {a.name: python(a.attr) for a in given and ir.DictAttr(given)}
-        out = self.composite(self.site(op), op.operands, name, attributes)
-        return out or self._call(decomposition, op.operands)
+        out = self.composite(op.site, op.operands, name, attributes)
+        return out or self.call(decomposition, op.operands)
 
     def _custom_call(self, op: StablehloOp) -> Sequence[Any]:
         target = op["call_target_name"]
@@ -178,7 +180,7 @@ class StableHloImporter(HloImporter):
         """Return the size of a dimension, followed as a `SymbolicSize` if it is dynamic."""
         value, axis = op.operands[0], op["dimension"]
         dims = value.shape if isinstance(value, np.ndarray) else self.importer.b.dims(value)
-        return (self.size(self.site(op), dims[axis]),)
+        return (self.size(op.site, dims[axis]),)
 
     def _while(self, op: StablehloOp) -> Sequence[Any]:
         """Repeat the body as long as the condition, which must be known at import, holds."""
@@ -202,7 +204,7 @@ class StableHloImporter(HloImporter):
             inside = 0 <= index < len(regions)
             return self.region(regions[index if inside else -1], [], op.around)
         made = [self.region(r, [], op.around) for r in regions]
-        site = self.site(op)
+        site = op.site
         which = self.one(site, [which], lambda b, lift: b.convert(lift(0), np.dtype(np.int32)))
         return self.selected(site, which, made)
 

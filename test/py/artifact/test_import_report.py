@@ -20,7 +20,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.dialects.util.codec import from_data, to_data
-from pyc_mlir.frontends.onnx.work import refused
+from pyc_mlir.frontends.onnx.reading import refused
 from pyc_mlir.tools import pyc_explain
 
 F32 = DTYPES["f32"]

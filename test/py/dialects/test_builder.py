@@ -122,3 +122,11 @@ def test_denormals_are_flushed_on_request(context):
     np.testing.assert_array_equal(interpret(module, [tiny], flush_denormals=True)[0], [0, 0, 1])
     halves = np.array([1e-7], np.float16)
     assert flush_subnormals(halves) is halves
+
+
+def test_numbers_take_the_type_of_the_value_beside_them():
+    b, x = NumpyBuilder(), np.array([1.0, -2.0], np.float16)
+    assert b.mul(0.5, x).dtype == np.float16
+    np.testing.assert_array_equal(b.select(b.lt(x, 0), -1, x), [1, -1])
+    with pytest.raises(VerificationError, match="expected a number of ui8, got -1"):
+        b.add(x.astype(np.uint8), -1)

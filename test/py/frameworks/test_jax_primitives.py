@@ -18,8 +18,7 @@ import pyc_mlir.jax as pyc_jax  # noqa: E402
 from pyc_mlir.dialects.errors import ReasonCode  # noqa: E402
 from pyc_mlir.dialects.ir.pyc import new_context  # noqa: E402
 from pyc_mlir.frontends.jax import primitives  # noqa: E402
-from pyc_mlir.frontends.stablehlo.importer import import_stablehlo  # noqa: E402
-from pyc_mlir.frontends.stablehlo.reader import read_artifact  # noqa: E402
+from pyc_mlir.frontends.stablehlo.importer import import_stablehlo, read_artifact  # noqa: E402
 
 CASES = cases()
 # Regions of several operations, which StableHLO has where a jaxpr has one primitive.

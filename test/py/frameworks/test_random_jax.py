@@ -16,8 +16,7 @@ import pyc_mlir.jax as pyc_jax  # noqa: E402
 from pyc_mlir.dialects.errors import PycError, ReasonCode  # noqa: E402
 from pyc_mlir.dialects.ir.pyc import new_context  # noqa: E402
 from pyc_mlir.frontends.jax.keys import words_of  # noqa: E402
-from pyc_mlir.frontends.stablehlo.importer import import_stablehlo  # noqa: E402
-from pyc_mlir.frontends.stablehlo.reader import read_artifact  # noqa: E402
+from pyc_mlir.frontends.stablehlo.importer import import_stablehlo, read_artifact  # noqa: E402
 
 
 def _steps(key: Any) -> Any:

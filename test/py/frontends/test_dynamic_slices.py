@@ -1,4 +1,5 @@
-"""Slices of ONNX models whose bounds are sizes known at run time, and sums of such sizes."""
+"""Slices of ONNX models whose bounds are sizes known at run time, sums of such sizes, and
+sizes that survive an op whose rule asks sizes to agree."""
 
 import numpy as np
 import onnx
@@ -8,7 +9,9 @@ from onnx import helper
 from onnx_models import check, model
 
 from pyc_mlir.artifact.import_report import UnsupportedModel
+from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.frontends.importing.importer import Argument, Importer
 from pyc_mlir.frontends.importing.sizes import SymbolicSize, Untracked, quotient
 from pyc_mlir.frontends.onnx.importer import import_onnx
 from pyc_mlir.frontends.sources import Source
@@ -133,3 +136,44 @@ def test_sums_of_sizes() -> None:
     for unknown in (length - 1, past - length):
         with pytest.raises(Untracked):
             bool(unknown > -2)
+
+
+# Sizes of dynamic dimensions, found by probing.
+
+
+def dims_of(shapes, build):
+    """The sizes of what `build` makes of arguments with these dims; a text is a dynamic one."""
+    found = []
+
+    def body(values):
+        out = build(importer.b, *values)
+        found.extend(importer.b.dims(out))
+        return [("out", out)]
+
+    with shared_context(), ir.Location.unknown():
+        importer = Importer("test")
+        named = [[SymbolicSize(1, (d,)) if isinstance(d, str) else d for d in s] for s in shapes]
+        arguments = [Argument(f"x{i}", np.dtype(F), tuple(d)) for i, d in enumerate(named)]
+        importer.function("main", arguments, body)
+    return [d.atoms[0] if isinstance(d, SymbolicSize) and d.factor == 1 else d for d in found]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "expected"),
+    [
+        ([("b", "k"), (64, "m")], ["b", "m"]),
+        ([("b", "k"), (64, 10)], ["b", 10]),
+        ([("b", 8, "k"), ("b", "j", "m")], ["b", 8, "m"]),
+        ([("b", "k"), ("k", "m")], ["b", "m"]),
+    ],
+)
+def test_a_contraction_keeps_the_other_sizes(shapes, expected):
+    """Static with dynamic, and two names, agree when the program runs or it raises."""
+    assert dims_of(shapes, lambda b, x, y: b.matmul(x, y)) == expected
+
+
+def test_what_depends_on_the_agreed_size_is_a_new_one():
+    """A sum of [b, k] and [b, 64] is as wide as one of them, by what k is."""
+    first, second = dims_of([("b", "k"), ("b", 64)], lambda b, x, y: b.add(x, y))
+    assert first == "b"
+    assert second == 64 or second not in ("b", "k")

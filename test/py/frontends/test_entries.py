@@ -15,7 +15,7 @@ from pyc_mlir.dialects.ir.bindings import ir, stablehlo
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.sources import Loaded, OnnxBytes, Source, TorchModule, raise_foreign
-from pyc_mlir.frontends.stablehlo.reader import enter
+from pyc_mlir.frontends.stablehlo.importer import enter
 from pyc_mlir.iree.foreign import read_entry
 from pyc_mlir.tools import pyc_compile, pyc_explain
 

@@ -21,9 +21,9 @@ from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.util.codec import from_data, to_data
-from pyc_mlir.frontends.islands import lowering
-from pyc_mlir.frontends.islands.node import TESTED, is_tested
+from pyc_mlir.frontends.onnx import islands as lowering
 from pyc_mlir.frontends.onnx.importer import import_onnx
+from pyc_mlir.frontends.onnx.islands import TESTED, is_tested
 from pyc_mlir.tools import pyc_explain
 
 X = np.linspace(-2, 2, 2 * 3 * 9 * 8, dtype=np.float32).reshape(2, 3, 9, 8)
@@ -125,7 +125,7 @@ def test_an_abort_of_the_process_is_an_error_with_a_code(monkeypatch):
     def ended(_: bytes) -> str:
         raise caught.value
 
-    monkeypatch.setattr("pyc_mlir.frontends.islands.node.to_linalg", ended)
+    monkeypatch.setattr("pyc_mlir.frontends.onnx.islands.to_linalg", ended)
     with pytest.raises(PycError, match="node pool") as whole:
         pyc_mlir.compile(pool(), cache=False, islands=True)
     assert whole.value.code is ReasonCode.NATIVE_CRASH

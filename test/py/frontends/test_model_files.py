@@ -39,10 +39,10 @@ def sums(folder: Path, *places: Mapping[str, object], count: int = 3) -> Path:
     return path
 
 
-def refused(path: Path) -> str:
+def refused(model: Path | bytes, code: ReasonCode = ReasonCode.BAD_MODEL) -> str:
     with pytest.raises(PycError) as caught:
-        import_onnx(path)
-    assert caught.value.code is ReasonCode.BAD_MODEL
+        import_onnx(model)
+    assert caught.value.code is code
     return caught.value.message
 
 
@@ -80,6 +80,13 @@ def test_other_places_are_refused(folder, location):
     os.mkfifo(folder / "pipe")
     message = refused(sums(folder, {"location": location}))
     assert "inside the model's directory" in message and len(message) < 1000
+
+
+def test_files_that_are_not_there(folder):
+    absent = sums(folder, {"location": "absent"})
+    assert "inside the model's directory" in refused(absent, ReasonCode.FILE_ACCESS)
+    model = sums(folder, {"location": "w"}).read_bytes()
+    assert "give the model by its path" in refused(model)
 
 
 @pytest.mark.parametrize(

@@ -130,157 +130,131 @@ def test_older_opsets(opset: int, op: str, inputs: list, constants: list, attrib
     check(proto, {f"x{i}": a for i, a in enumerate(inputs)})
 
 
-def run(op: str, x: np.ndarray, constants: list, attributes: dict, opset: int = 17) -> np.ndarray:
-    proto = node_model(op, [x], constants, attributes, opset=opset)
-    return interpret(import_onnx(proto), [x])[0]
+def run(
+    op: str, inputs: list, constants: list, attributes: dict, opset: int = 17, **given: bool
+) -> np.ndarray:
+    proto = node_model(op, inputs, constants, attributes, opset=opset, **given)
+    return interpret(import_onnx(proto), inputs)[0]
 
 
 # What onnx's reference evaluator computes otherwise than the specification, or not at all.
 
-
-def test_mean_of_unequal_shapes() -> None:
-    proto = node_model("Mean", [f32(3), f32(2, 3)], [], {})
-    a, c = f32(3), f32(2, 3)
-    np.testing.assert_allclose(interpret(import_onnx(proto), [a, c])[0], (a + c) / 2, 1e-6)
-
-
-def test_lp_normalization_takes_absolute_values() -> None:
-    x = f32(3, 4)
-    expected = x / np.abs(x).sum(0)
-    np.testing.assert_allclose(run("LpNormalization", x, [], {"axis": 0, "p": 1}), expected, 1e-5)
-
-
-def test_local_response_normalization() -> None:
-    x = f32(2, 4, 3)
-    square = np.pad(x**2, ((0, 0), (1, 1), (0, 0)))
-    total = square[:, :-2] + square[:, 1:-1] + square[:, 2:]
-    found = run("LRN", x[..., None], [], {"size": 3, "alpha": 0.5})[..., 0]
-    np.testing.assert_allclose(found, x / (1 + 0.5 / 3 * total) ** 0.75, 1e-5)
+X234, ONES = f32(2, 3, 4), np.ones((1, 5, 5), np.float32)
+ONES[0, 0, 0], ONES[0, 1, 4] = np.inf, np.nan
+NORM = [np.abs(f32(3)) for _ in range(4)]
+REGION = [np.array([[1, 1, 4, 4]], np.float32), np.array([0])]
+ROI = {"output_height": 1, "output_width": 1, "sampling_ratio": 1}
+THIRDS = {"kernel_shape": [3, 1], "strides": [3, 1], "ceil_mode": 1}
+HALVES = {**THIRDS, "pads": [1, 0, 1, 0], "count_include_pad": 1}
+THETA = np.array([[[1, 0, 0.5], [0, 1, 0.25]]], np.float32)
+WHOLE = np.array([[3, 200, 7, 0], [1, 2, 3, 4]])
+LOSS = np.array([[0, 1, 2], [-np.inf, 1, 0]], np.float32)
 
 
-def test_negative_pads_cut() -> None:
-    x = f32(4, 5)
-    expected = np.pad(x[1:, :-2], ((0, 1), (2, 0)))
-    np.testing.assert_array_equal(run("Pad", x, [np.array([-1, 2, 1, -2])], {}), expected)
+def column(*values: float) -> np.ndarray:
+    return np.array(values).reshape(1, 1, -1, 1)
 
 
-def test_average_pool_counts_the_last_partial_window() -> None:
-    x = f32(1, 1, 7, 1)
-    attributes = {"kernel_shape": [3, 1], "strides": [3, 1], "ceil_mode": 1}
-    expected = [x[0, 0, 0:3, 0].mean(), x[0, 0, 3:6, 0].mean(), x[0, 0, 6, 0]]
-    found = run("AveragePool", x, [], attributes)
-    np.testing.assert_allclose(found.reshape(-1), expected, 1e-5, 1e-6)
+def neighbours(x: np.ndarray) -> np.ndarray:
+    wide = np.pad(x, ((0, 0), (1, 1), (0, 0), (0, 0)))
+    return wide[:, :-2] + wide[:, 1:-1] + wide[:, 2:]
 
 
-def test_average_pool_counts_stated_pads_only() -> None:
-    x = f32(1, 1, 5, 1)
-    attributes = {
-        "kernel_shape": [3, 1], "strides": [3, 1], "pads": [1, 0, 1, 0],
-        "ceil_mode": 1, "count_include_pad": 1,
-    }  # fmt: skip
-    expected = [x[0, 0, :2, 0].sum() / 3, x[0, 0, 2:, 0].sum() / 3]
-    found = run("AveragePool", x, [], attributes).reshape(-1)
-    np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
+def trailing_hardmax(x: np.ndarray) -> np.ndarray:
+    flat = x.reshape(len(x), -1)
+    return (flat == flat.max(1, keepdims=True)).reshape(x.shape)
+
+
+def normalized(x: np.ndarray) -> np.ndarray:
+    scale, bias, mean, variance = (v[:, None] for v in NORM)
+    return (x - mean) / np.sqrt(variance + 1e-5) * scale + bias
+
+
+def in_place(x: np.ndarray) -> np.ndarray:
+    """An infinite column stays in its place."""
+    wanted = np.ones((1, 1, 5, 5))
+    wanted[0, 0, 0, 0], wanted[0, 0, 4, 1] = np.inf, np.nan
+    return wanted
+
+
+# Op, opset, inputs, constants, attributes, what is computed.
+OTHERWISE: list[tuple[str, int, list, list, dict, Any]] = [
+    ("Mean", 17, [f32(3), f32(2, 3)], [], {}, lambda a, c: (a + c) / 2),
+    ("LpNormalization", 17, [f32(3, 4)], [], {"axis": 0, "p": 1}, lambda x: x / np.abs(x).sum(0)),
+    ("LRN", 17, [f32(2, 4, 3, 1)], [], {"size": 3, "alpha": 0.5},
+     lambda x: x / (1 + 0.5 / 3 * neighbours(x**2)) ** 0.75),
+    ("Pad", 17, [f32(4, 5)], [np.array([-1, 2, 1, -2])], {},
+     lambda x: np.pad(x[1:, :-2], ((0, 1), (2, 0)))),
+    # The last partial window counts; of pads those that are stated.
+    ("AveragePool", 17, [f32(1, 1, 7, 1)], [], THIRDS,
+     lambda x: column(x[..., 0:3, 0].mean(), x[..., 3:6, 0].mean(), x[0, 0, 6, 0])),
+    ("AveragePool", 17, [f32(1, 1, 5, 1)], [], HALVES,
+     lambda x: column(x[..., :2, 0].sum() / 3, x[..., 2:, 0].sum() / 3)),
+    # Before opset 13 the trailing dimensions too, before 16 no half pixel.
+    ("Softmax", 11, [X234], [], {"axis": 1},
+     lambda x: np.exp(x) / np.exp(x).sum((1, 2), keepdims=True)),
+    *(("Hardmax", opset, [X234], [], {"axis": 1}, trailing_hardmax) for opset in (1, 11, 12)),
+    ("Hardmax", 12, [X234], [], {}, trailing_hardmax),
+    ("Hardmax", 13, [X234], [], {}, lambda x: x == x.max(2, keepdims=True)),
+    *(("RoiAlign", opset, [column(*range(36)).astype(np.float32).reshape(1, 1, 6, 6)], REGION, ROI,
+       lambda x, wanted=wanted: column(wanted))
+      for opset, wanted in ((10, 17.5), (13, 17.5), (15, 17.5), (16, 14.0))),
+    ("BatchNormalization", 9, [X234], NORM, {}, normalized),
+    ("Col2Im", 18, [ONES], [np.array([5, 5]), np.array([1, 5])], {}, in_place),
+    # Of integers, cut to whole numbers: onnxruntime's way.
+    *((f"Reduce{name}", 17, [WHOLE.astype(dtype)], [], {"axes": [1], "keepdims": 0},
+       lambda x, f=f: f(x.astype(np.float64)).astype(x.dtype))
+      for dtype in (np.int32, np.uint64) for name, f in (
+          ("LogSumExp", lambda x: np.log(np.exp(x).sum(1))), ("LogSum", lambda x: np.log(x.sum(1))),
+          ("L2", lambda x: np.sqrt((x * x).sum(1))))),
+    # The one place of an aligned grid is the centre, as in torch; ONNX divides by zero.
+    *(("AffineGrid", 20, [THETA], [np.array(size)], {"align_corners": 1},
+       lambda x, wanted=wanted: np.array([wanted]))
+      for size, wanted in (((1, 1, 1, 1), [[[0.5, 0.25]]]),
+                           ((1, 1, 2, 1), [[[0.5, -0.75]], [[0.5, 1.25]]]))),
+    # The loss of a target of probability 0 is infinite.
+    *((op, 17, [LOSS], [np.array([1, 0])], {}, lambda x: np.array(np.inf, np.float32))
+      for op in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "opset", "inputs", "constants", "attributes", "formula"), OTHERWISE, ids=label
+)
+def test_by_definition(
+    op: str, opset: int, inputs: list, constants: list, attributes: dict, formula: Any
+) -> None:
+    found, wanted = run(op, inputs, constants, attributes, opset), formula(*inputs)
+    assert found.shape == wanted.shape
+    tolerance = (1e-5, 1e-6) if inputs[0].dtype == np.float32 else (0, 0)
+    np.testing.assert_allclose(found, wanted, *tolerance)
 
 
 def test_grouped_transposed_convolution() -> None:
     x, weight = f32(2, 4, 5, 6), f32(4, 3, 3, 3)
     plain = {"strides": [2, 2], "output_padding": [1, 1]}
     halves = [
-        run("ConvTranspose", x[:, part], [weight[part]], plain)
+        run("ConvTranspose", [x[:, part]], [weight[part]], plain)
         for part in (slice(0, 2), slice(2, 4))
     ]
-    whole = run("ConvTranspose", x, [weight], {"group": 2, **plain})
+    whole = run("ConvTranspose", [x], [weight], {"group": 2, **plain})
     np.testing.assert_allclose(whole, np.concatenate(halves, 1), 1e-5, 1e-6)
 
 
-def test_softmax_before_opset_13_spans_the_trailing_dimensions() -> None:
-    x = f32(2, 3, 4)
-    e = np.exp(x)
-    expected = e / e.sum((1, 2), keepdims=True)
-    np.testing.assert_allclose(run("Softmax", x, [], {"axis": 1}, opset=11), expected, 1e-5)
-
-
-def test_hardmax_before_opset_13_spans_the_trailing_dimensions() -> None:
-    x = f32(2, 3, 4)
-    expected = np.zeros((2, 12), np.float32)
-    expected[[0, 1], x.reshape(2, 12).argmax(1)] = 1
-    for opset in (1, 11, 12):
-        found = run("Hardmax", x, [], {"axis": 1}, opset=opset)
-        np.testing.assert_array_equal(found, expected.reshape(2, 3, 4))
-    np.testing.assert_array_equal(run("Hardmax", x, [], {}, opset=12), expected.reshape(2, 3, 4))
-    last = (x == x.max(2, keepdims=True)).astype(np.float32)
-    np.testing.assert_array_equal(run("Hardmax", x, [], {}, opset=13), last)
-
-
-def test_regions_before_opset_16_have_no_half_pixel() -> None:
-    x = np.arange(36, dtype=np.float32).reshape(1, 1, 6, 6)
-    given = [np.array([[1, 1, 4, 4]], np.float32), np.array([0], np.int64)]
-    attributes = {"output_height": 1, "output_width": 1, "sampling_ratio": 1}
-    for opset, wanted in ((10, 17.5), (13, 17.5), (15, 17.5), (16, 14.0)):
-        assert run("RoiAlign", x, given, attributes, opset=opset).item() == wanted
-
-
 @pytest.mark.parametrize("op", ["SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"])
-def test_the_loss_of_a_target_of_probability_0_is_infinite(op: str) -> None:
-    x = np.array([[0, 1, 2], [-np.inf, 1, 0]], np.float32)
-    found = run(op, x, [np.array([1, 0])], {"reduction": "none"})
+def test_losses_of_other_targets_stay_finite(op: str) -> None:
+    found = run(op, [LOSS], [np.array([1, 0])], {"reduction": "none"})
     assert found[1] == np.inf and np.isfinite(found[0])
-    assert run(op, x, [np.array([1, 0])], {}) == np.inf
-
-
-def test_an_infinite_column_stays_in_its_place() -> None:
-    x = np.ones((1, 5, 5), np.float32)
-    x[0, 0, 0], x[0, 1, 4] = np.inf, np.nan
-    found = run("Col2Im", x, [np.array([5, 5]), np.array([1, 5])], {}, opset=18)
-    wanted = np.ones((5, 5))
-    wanted[0, 0], wanted[4, 1] = np.inf, np.nan
-    np.testing.assert_array_equal(found[0, 0], wanted)
-
-
-def test_batch_normalization_of_opset_9() -> None:
-    x = f32(2, 3, 4)
-    scale, bias, mean, variance = (np.abs(f32(3)) for _ in range(4))
-    found = run("BatchNormalization", x, [scale, bias, mean, variance], {}, opset=9)
-    columns = [v[:, None] for v in (scale, bias, mean, variance)]
-    expected = (x - columns[2]) / np.sqrt(columns[3] + 1e-5) * columns[0] + columns[1]
-    np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.uint64])
-def test_reductions_of_integers_are_cut_to_whole_numbers(dtype: type) -> None:
-    """onnxruntime's way; onnx's reference fails."""
-    x = np.array([[3, 200, 7, 0], [1, 2, 3, 4]], dtype)
-    wide = x.astype(np.float64)
-    wanted = {
-        "ReduceLogSumExp": np.log(np.exp(wide).sum(1)),
-        "ReduceLogSum": np.log(wide.sum(1)),
-        "ReduceL2": np.sqrt((wide * wide).sum(1)),
-    }
-    for op, value in wanted.items():
-        module = import_onnx(node_model(op, [x], [], {"axes": [1], "keepdims": 0}))
-        np.testing.assert_array_equal(interpret(module, [x])[0], value.astype(dtype))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("reverse", [0, 1])
 def test_exclusive_sums_of_nothing(reverse: int, dynamic: bool) -> None:
-    x = np.zeros((2, 0), np.float32)
-    attributes = {"exclusive": 1, "reverse": reverse}
-    proto = node_model("CumSum", [x], [np.array(1)], attributes, dynamic=dynamic)
-    assert interpret(import_onnx(proto), [x])[0].shape == x.shape
+    x, attributes = np.zeros((2, 0), np.float32), {"exclusive": 1, "reverse": reverse}
+    assert run("CumSum", [x], [np.array(1)], attributes, dynamic=dynamic).shape == x.shape
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 0, 2), (0, 4, 2, 2), (2, 0, 4, 2)])
 def test_blocks_of_empty_images(shape: tuple[int, ...]) -> None:
     x = np.zeros(shape, np.float32)
     check(node_model("SpaceToDepth", [x], [], {"blocksize": 2}), {"x0": x})
-
-
-def test_the_one_place_of_an_aligned_grid_is_the_centre() -> None:
-    """As in torch; ONNX's definition divides by zero, its reference and onnxruntime differ."""
-    theta = np.array([[[1, 0, 0.5], [0, 1, 0.25]]], np.float32)
-    cases = {(1, 1, 1, 1): [[[0.5, 0.25]]], (1, 1, 2, 1): [[[0.5, -0.75]], [[0.5, 1.25]]]}
-    for size, wanted in cases.items():
-        given = node_model("AffineGrid", [theta], [np.array(size)], {"align_corners": 1}, opset=20)
-        np.testing.assert_allclose(interpret(import_onnx(given), [theta])[0], [wanted], 1e-6)

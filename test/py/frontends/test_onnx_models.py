@@ -1,20 +1,18 @@
-"""Whole ONNX models: shape arithmetic, what is refused and how, locations, external weights."""
+"""Whole ONNX models: shape arithmetic, functions, what is refused and how, locations."""
 
-import os
-import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from conftest import FULL
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import check, model, node_model
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function, interpret
-from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.onnx.importer import UnsupportedModel, import_onnx
 from pyc_mlir.tools.demo.digits import HELD_OUT, MODELS, load_digits
 from pyc_mlir.tools.demo.train import reference_accuracy
@@ -218,6 +216,48 @@ def test_the_given_model_is_left_alone() -> None:
     assert proto.SerializeToString() == before
 
 
+# Functions of a model's own: written out, with the attributes that a call gives.
+
+IMPORTS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+
+
+def called(call: onnx.NodeProto, functions: Sequence[onnx.FunctionProto], x: np.ndarray) -> Any:
+    """Return what a model of one call gives for x."""
+    proto = node_model("Relu", [x], [], {})
+    proto.graph.node[0].CopyFrom(call)
+    proto.opset_import.append(IMPORTS[1])
+    proto.functions.extend(functions)
+    return interpret(import_onnx(proto), [x])[0]
+
+
+def test_local_functions_are_inlined() -> None:
+    body = [helper.make_node("Mul", ["a", "a"], ["s"]), helper.make_node("Add", ["s", "a"], ["b"])]
+    function = helper.make_function("own", "Poly", ["a"], ["b"], body, IMPORTS)
+    x = np.array([[1.5, -2.0]], np.float32)
+    found = called(helper.make_node("Poly", ["x0"], ["y0"], domain="own"), [function], x)
+    np.testing.assert_allclose(found, x * x + x, 1e-6)
+
+
+@pytest.mark.parametrize(("given", "slope"), [({}, 0.5), ({"a": 0.25}, 0.25)])
+def test_attributes_of_functions_have_the_functions_defaults(given: dict, slope: float) -> None:
+    """`outer` hands its attribute `a`, which has no default, to `leak`, where it is 0.5."""
+    functions = []
+    for name, op, domain, attribute in (
+        ("leak", "LeakyRelu", "", "alpha"), ("outer", "leak", "own", "a"),
+    ):  # fmt: skip
+        node = helper.make_node(op, ["x"], ["y"], domain=domain)
+        node.attribute.add(name=attribute, ref_attr_name="a", type=onnx.AttributeProto.FLOAT)
+        function = helper.make_function("own", name, ["x"], ["y"], [node], IMPORTS)
+        if name == "leak":
+            function.attribute_proto.append(helper.make_attribute("a", 0.5))
+        else:
+            function.attribute.append("a")
+        functions.append(function)
+    call = helper.make_node("outer", ["x0"], ["y0"], domain="own", **given)
+    x = -np.ones(3, np.float32)
+    np.testing.assert_array_equal(called(call, functions, x), x * np.float32(slope))
+
+
 # What is refused.
 
 
@@ -264,17 +304,41 @@ def test_ops_of_other_domains_and_unknown_ops() -> None:
     assert [f.op for f in error.findings] == ["Frobnicate", "com.microsoft.Fused"]
 
 
-@pytest.mark.parametrize(
-    ("op", "constants", "attributes", "expected"),
-    [
-        ("Pad", [np.array([0, 0, 0, 0, 0, 0, 0, 0, 0, 0])], {"mode": "bogus"}, "mode 'bogus'"),
-        ("GridSample", [f32(1, 2, 2, 2, 3)], {"mode": "bogus"}, ""),
-    ],
-)
-def test_unsupported_forms(op: str, constants: list, attributes: dict, expected: str) -> None:
-    error = refused(node_model(op, [f32(1, 2, 4, 4, 4)], constants, attributes))
-    assert error.code is ReasonCode.UNSUPPORTED_ATTRIBUTE
-    assert expected in str(error)
+def of_layout() -> onnx.ModelProto:
+    """An op of a layout of onnxruntime's for one machine."""
+    proto = node_model("Relu", [f32(2, 4)], [], {})
+    proto.graph.node[0].domain = "com.microsoft.nchwc"
+    proto.opset_import.append(helper.make_opsetid("com.microsoft.nchwc", 1))
+    return proto
+
+
+VOLUME = f32(1, 2, 4, 4, 4)
+REFUSED = {
+    "mode 'bogus'": node_model("Pad", [VOLUME], [np.zeros(10, int)], {"mode": "bogus"}),
+    "padding_mode=zeros": node_model(
+        "GridSample", [VOLUME], [f32(1, 2, 2, 2, 3)], {"mode": "bogus"}
+    ),
+    "computed when the model runs": node_model("Reshape", [f32(2, 3), np.array([3, 2])], [], {}),
+    "input `x0`: element type COMPLEX64": node_model(
+        "Identity", [np.zeros(3, np.complex64)], [], {}
+    ),
+    "level EXTENDED": of_layout(),
+    "got 29; export the model with opset 28": node_model("Relu", [f32(3)], [], {}, opset=29),
+}
+CODES = {"element type": ReasonCode.UNSUPPORTED_DTYPE, "EXTENDED": ReasonCode.UNSUPPORTED_OP,
+         "opset 28": ReasonCode.UNSUPPORTED_OP}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", list(REFUSED))
+def test_refusals(why: str) -> None:
+    error = refused(REFUSED[why])
+    other = next((code for part, code in CODES.items() if part in why), None)
+    assert error.code is (other or ReasonCode.UNSUPPORTED_ATTRIBUTE)
+    assert why in str(error)
+
+
+def test_the_newest_opset() -> None:
+    assert ops_of(import_onnx(node_model("Relu", [f32(3)], [], {}, opset=28)))
 
 
 @pytest.mark.parametrize(("fmod", "formula"), [(0, np.remainder), (1, np.fmod)])
@@ -315,32 +379,6 @@ def test_the_domain_of_onnxruntime_is_stated() -> None:
         assert ops_of(import_onnx(proto))
 
 
-def test_layouts_of_onnxruntime_are_refused_with_the_remedy() -> None:
-    proto = node_model("Relu", [f32(2, 4)], [], {})
-    proto.graph.node[0].domain = "com.microsoft.nchwc"
-    proto.opset_import.append(helper.make_opsetid("com.microsoft.nchwc", 1))
-    assert "level EXTENDED" in str(refused(proto))
-
-
-def test_shapes_that_depend_on_data() -> None:
-    proto = node_model("Reshape", [f32(2, 3), np.array([3, 2])], [], {})
-    assert "computed when the model runs" in str(refused(proto))
-
-
-def test_element_types_that_pyc_lacks() -> None:
-    proto = node_model("Identity", [np.zeros(3, np.complex64)], [], {})
-    error = refused(proto)
-    assert error.code is ReasonCode.UNSUPPORTED_DTYPE
-    assert "input `x0`: element type COMPLEX64" in str(error)
-
-
-def test_newer_opsets() -> None:
-    assert ops_of(import_onnx(node_model("Relu", [f32(3)], [], {}, opset=28)))
-    error = refused(node_model("Relu", [f32(3)], [], {}, opset=29))
-    assert error.code is ReasonCode.UNSUPPORTED_OP
-    assert "got 29; export the model with opset 28" in str(error)
-
-
 def test_inputs_of_unknown_rank() -> None:
     proto = node_model("Relu", [f32(3)], [], {})
     proto.graph.input[0].type.tensor_type.ClearField("shape")
@@ -375,70 +413,6 @@ def test_missing_files(tmp_path: Path) -> None:
     error = refused(tmp_path / "none.onnx")
     assert error.code is ReasonCode.FILE_ACCESS
     assert "none.onnx" in str(error)
-
-
-def test_mutated_bytes_end_in_an_error_with_a_reason() -> None:
-    nodes = [
-        *BATCH, n("Concat", "b rest", "to", axis=0), n("Reshape", "x to", "flat"),
-        n("Gemm", "flat w bias", "g", transB=1), n("Relu", "g", "y"),
-    ]  # fmt: skip
-    weights = {**AX, "rest": np.array([24]), "w": f32(4, 24), "bias": f32(4)}
-    original = model(nodes, {"x": (F, ["batch", 3, 8])}, ["y"], weights).SerializeToString()
-    draw, context = random.Random(0), new_context()
-    for _ in range(5000 if FULL else 300):
-        data = bytearray(original)
-        for _ in range(draw.randint(1, 4)):
-            place = draw.randrange(len(data))
-            if draw.random() < 0.7:
-                data[place] = draw.randrange(256)
-            else:
-                del data[place : place + draw.randint(1, 6)]
-        try:
-            import_onnx(bytes(data), context=context)
-        except PycError as error:
-            assert error.message
-
-
-# Weights in other files.
-
-
-def with_external(folder: Path, location: str, data: bytes | None) -> Path:
-    proto = node_model("Add", [f32(2, 3)], [f32(3)], {})
-    tensor = proto.graph.initializer[0]
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value=location)
-    if data is not None:
-        (folder / location).write_bytes(data)
-    path = folder / "model.onnx"
-    path.write_bytes(proto.SerializeToString())
-    return path
-
-
-def test_external_weights(tmp_path: Path) -> None:
-    values = f32(3)
-    module = import_onnx(with_external(tmp_path, "w.bin", values.tobytes()))
-    x = f32(2, 3)
-    np.testing.assert_array_equal(interpret(module, [x])[0], x + values)
-
-
-def test_external_weights_elsewhere_are_refused(tmp_path: Path) -> None:
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    (tmp_path / "secret").write_bytes(f32(3).tobytes())
-    os.symlink(tmp_path / "secret", inside / "link")
-    for location in ("../secret", str(tmp_path / "secret"), "link", "absent", "", "."):
-        error = refused(with_external(inside, location, None))
-        absent = location == "absent"
-        assert error.code is (ReasonCode.FILE_ACCESS if absent else ReasonCode.BAD_MODEL)
-        assert "inside the model's directory" in str(error)
-
-
-def test_external_weights_that_are_short_or_without_a_directory(tmp_path: Path) -> None:
-    path = with_external(tmp_path, "w.bin", b"1234")
-    assert refused(path).code is ReasonCode.BAD_MODEL
-    error = refused(path.read_bytes())
-    assert "give the model by its path" in str(error)
 
 
 # The demo's models.

@@ -9,10 +9,9 @@ import pyc_mlir
 from pyc_mlir.compilation.lower import report_import
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.hlo import functions
 from pyc_mlir.frontends.hlo import importer as control
 from pyc_mlir.frontends.sources import Loaded, raise_foreign
-from pyc_mlir.frontends.stablehlo.reader import ARTIFACT_MAGIC, embedded_artifact
+from pyc_mlir.frontends.stablehlo.importer import ARTIFACT_MAGIC, embedded_artifact
 
 X = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
 
@@ -188,7 +187,7 @@ def test_a_loop_beyond_the_bound_stays_foreign(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("tanh", ["stablehlo.tanh %x", "linalg.tanh ins(%x : T) outs(%x : T) -> T"])
 def test_hostile_calls_end_within_bounds(tanh: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions that call each other twice, 40 deep, and one that calls itself."""
-    monkeypatch.setattr(functions, "MAX_VISITED", 1000)
+    monkeypatch.setattr(control, "MAX_VISITED", 1000)
     head = "func.func private @f0(%x: tensor<f32>) -> tensor<f32> {\n return %x : tensor<f32>\n}\n"
     body = "".join(
         f"func.func private @f{i}(%x: tensor<f32>) -> tensor<f32> {{\n"

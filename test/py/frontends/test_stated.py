@@ -11,12 +11,12 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.importing.stated import Stated
+from pyc_mlir.frontends.importing.importer import Stated
 from pyc_mlir.frontends.onnx.importer import import_onnx
 from pyc_mlir.frontends.onnx.ops import node as onnx_handler
 from pyc_mlir.frontends.stablehlo import importer as stablehlo
-from pyc_mlir.frontends.stablehlo.op import IGNORED as OF_STABLEHLO
-from pyc_mlir.frontends.stablehlo.reader import enter
+from pyc_mlir.frontends.stablehlo.importer import enter
+from pyc_mlir.frontends.stablehlo.operations import IGNORED as OF_STABLEHLO
 
 
 def test_entries_that_nobody_looks_up_are_refused_unless_they_change_nothing() -> None:

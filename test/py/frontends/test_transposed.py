@@ -13,7 +13,6 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.frontends.importing.transposed import plan_axis
 from pyc_mlir.frontends.onnx.importer import import_onnx
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.canonicalize import Canonicalize
@@ -174,15 +173,3 @@ def test_large_weights_are_laid_out_at_import() -> None:
     assert names[:2] == ["constant", "conv2d"] and "slice" not in names
     (conv,) = (op for op in ops_of(module) if op.name == "pyc.conv2d")
     assert from_mlir(conv.operands[1].type).shape == (4 * 160, 256, 2, 2)
-
-
-@pytest.mark.full
-def test_plans() -> None:
-    """The fewest taps; a dilated kernel whose taps the phases would mostly miss keeps its own."""
-    assert plan_axis(2, 2, 1, 0, 0).taps == 1
-    assert plan_axis(4, 2, 1, 1, 1).taps == 2
-    shifted = plan_axis(3, 2, 1, 1, 0)
-    assert (shifted.taps, shifted.front, shifted.back) == (2, 0, 0)
-    assert (plan_axis(3, 2, 2, 0, 0).taps, plan_axis(3, 2, 2, 0, 0).spread) == (3, 0)
-    assert (plan_axis(3, 2, 9, 0, 0).taps, plan_axis(3, 2, 9, 0, 0).spread) == (3, 1)
-    assert plan_axis(3, 1 << 40, 1, 0, 0).phases == 3

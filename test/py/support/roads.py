@@ -23,10 +23,9 @@ from torch.nn import functional  # pyright: ignore[reportMissingImports]
 import pyc_mlir.jax as pyc_jax
 from pyc_mlir.dialects.ir.bindings import ir, passmanager, stablehlo
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.linalg.importer import import_linalg
+from pyc_mlir.frontends.linalg import import_linalg
 from pyc_mlir.frontends.onnx.importer import import_onnx
-from pyc_mlir.frontends.stablehlo.importer import import_stablehlo
-from pyc_mlir.frontends.stablehlo.reader import read_artifact
+from pyc_mlir.frontends.stablehlo.importer import import_stablehlo, read_artifact
 from pyc_mlir.frontends.torch.export import from_torch
 from pyc_mlir.frontends.torch.importer import import_torch
 

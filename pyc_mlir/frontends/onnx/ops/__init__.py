@@ -2,14 +2,12 @@
 
 from pyc_mlir.frontends.onnx.ops import (  # noqa: F401  (importing them enters their handlers)
     attention,
-    contraction,
     contrib_layers,
     convolution,
-    elementwise,
     images,
     indexing,
+    layers,
+    math,
     movement,
-    normalization,
     quantization,
-    recurrent,
 )

@@ -22,9 +22,10 @@ from pyc_mlir.dialects.functions import accumulated, sees_a_key
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.types import BOOL, I64, accumulator
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.indexing import along, extent_value
 from pyc_mlir.frontends.importing.shaping import (
+    along,
     expand_to,
+    extent_value,
     merge,
     product,
     reshape_to,
@@ -79,9 +80,8 @@ def attention(
             for past, v in ((past_key, key), (past_value, value))
         )
     )
-    groups = _groups(b, query, key)
-    full_key, full_value = (repeated(b, v, groups) for v in (key, value))
-    depth = b.type_of(query).shape[-1]
+    heads, depth = (b.type_of(query).shape[axis] for axis in (1, -1))
+    full_key, full_value = (_repeated(b, v, heads) for v in (key, value))
     scale = form.scale if form.scale is not None or not depth else 1 / math.sqrt(depth)
     if scale is None:
         raise unsupported("a dynamic depth without `scale`: expected one of the two")
@@ -101,13 +101,13 @@ def attention(
         given = () if mask is None else (mask,)
         out = b.attention(query, full_key, full_value, *given, scale=scale)
     if seen is not None:
-        out = b.select(seen, out, b.scalar(0, out))
+        out = b.select(seen, out, 0)
     return merge_heads(b, out) if joined else out, key, value, shown
 
 
 def scores_of(b: Any, query: Any, key: Any, scale: float, cap: float) -> Any:
     """Build products of queries and keys, through cap * tanh(score / cap) if there is one."""
-    scores = b.matmul(b.mul(query, b.scalar(scale, query)), swap_last(b, key))
+    scores = b.matmul(b.mul(query, scale), swap_last(b, key))
     if not cap:
         return scores
     limit = b.scalar(cap, query)
@@ -126,12 +126,12 @@ def _by_scores(
         raise unsupported("qk_matmul_output_mode=0 with softcap: expected another mode")
     masked = scores
     if mask is not None and b.type_of(mask).dtype == BOOL:
-        masked = b.select(mask, scores, b.scalar(-np.inf, scores))
+        masked = b.select(mask, scores, -np.inf)
     elif mask is not None:
         masked = b.add(scores, mask)
     weights = b.softmax(masked, axis=-1)
     if seen is not None:
-        weights = b.select(seen, weights, b.scalar(0, weights))
+        weights = b.select(seen, weights, 0)
     shown = {2: masked, 3: weights}.get(mode, scores)
     return b.matmul(weights, value), shown
 
@@ -154,21 +154,16 @@ def _heads(b: Any, x: Any, count: int, attribute: str) -> Any:
     return x if rank == 4 else split_heads(b, x, count)
 
 
-def _groups(b: Any, query: Any, key: Any) -> int:
-    """Query heads for each key head."""
-    many, few = b.type_of(query).shape[1], b.type_of(key).shape[1]
-    if many is None or not few or many % few:
-        raise unsupported(f"{many} query heads and {few} key heads: expected a static multiple")
-    return many // few
-
-
-def repeated(b: Any, x: Any, groups: int) -> Any:
-    """Repeat each head `groups` times in a row."""
-    if groups == 1:
+def _repeated(b: Any, x: Any, heads: int | None) -> Any:
+    """Repeat each key head in a row, so that they are as many as query heads."""
+    few = b.type_of(x).shape[1]
+    if heads is None or not few or heads % few:
+        raise unsupported(f"{heads} query heads and {few} key heads: expected a static multiple")
+    if heads == few:
         return x
-    batch, heads, length, depth = b.dims(x)
-    apart = split(b, x, 1, (heads, 1))
-    return merge(b, expand_to(b, apart, (batch, heads, groups, length, depth)), 1)
+    batch, _, length, depth = b.dims(x)
+    apart = split(b, x, 1, (few, 1))
+    return merge(b, expand_to(b, apart, (batch, few, heads // few, length, depth)), 1)
 
 
 def _mask(b: Any, given: Any, visible: Any, length: Extent) -> Any:
@@ -180,7 +175,7 @@ def _mask(b: Any, given: Any, visible: Any, length: Extent) -> Any:
         return given
     if b.type_of(given).dtype == BOOL:
         return b.and_(visible, given)
-    return b.select(visible, given, b.scalar(-np.inf, given))
+    return b.select(visible, given, -np.inf)
 
 
 def _widened(b: Any, mask: Any, length: Extent) -> Any:
@@ -195,6 +190,13 @@ def _widened(b: Any, mask: Any, length: Extent) -> Any:
     return b.pad(mask, low=(*none, 0), high=(*none, length - width), value=hidden)
 
 
+def _places(b: Any, query: Any, key: Any, first: Any = None) -> tuple[Any, Any]:
+    """i64 places of queries [queries, 1], after `first`, and of keys [1, keys]."""
+    rows = b.reshape(b.iota_like(query, 2), shape=(-1, 1))
+    columns = b.reshape(b.iota_like(key, 2), shape=(1, -1))
+    return rows if first is None else b.add(rows, first), columns
+
+
 def _visible(b: Any, query: Any, key: Any, past: Any, nonpad: Any, form: _Scores) -> Any:
     """i1, or None: the causal triangle, a window around each query, and what is no padding.
 
@@ -202,38 +204,56 @@ def _visible(b: Any, query: Any, key: Any, past: Any, nonpad: Any, form: _Scores
     last query at the end of the keys that ``nonpad_kv_seqlen`` marks as no padding.
     """
     left, right = form.left_window_size, form.right_window_size
-    rows = b.reshape(b.iota_like(query, 2), shape=(-1, 1))
-    columns = b.reshape(b.iota_like(key, 2), shape=(1, -1))
-    lengths = None
+    first = lengths = None
     if past is not None:
-        rows = b.add(rows, b.size(past, 2))
+        first = b.size(past, 2)
     elif nonpad is not None:
         lengths = b.reshape(b.convert(nonpad, I64), shape=(-1, 1, 1, 1))
-        rows = b.add(rows, b.sub(lengths, b.size(query, 2)))
+        first = b.sub(lengths, b.size(query, 2))
+    rows, columns = _places(b, query, key, first)
     behind = b.sub(rows, columns)
-    tests: Sequence[tuple[str, int, bool]] = (
-        ("ge", 0, bool(form.is_causal)), ("le", left, left >= 0), ("ge", -right, right >= 0)
+    tests: Sequence[tuple[Any, int, bool]] = (
+        (b.ge, 0, bool(form.is_causal)), (b.le, left, left >= 0), (b.ge, -right, right >= 0)
     )  # fmt: skip
-    parts = [
-        b.compare(behind, np.array(v, np.int64), predicate=p) for p, v, applies in tests if applies
-    ]
+    parts = [test(behind, bound) for test, bound, applies in tests if applies]
     if lengths is not None:
-        parts.append(b.compare(columns, lengths, predicate="lt"))
+        parts.append(b.lt(columns, lengths))
     return reduce(b.and_, parts) if parts else None
 
 
 @dataclass(frozen=True)
-class Form:
-    """The attributes of attention of encoders."""
+class _Heads:
+    """The attributes that all attention of encoders has."""
 
-    num_heads: int | None = None
+    num_heads: int
     scale: float = 0.0
     mask_filter_value: float = -10000.0
     unidirectional: int = 0
+
+
+@dataclass(frozen=True)
+class Form(_Heads):
+    """The attributes of attention of encoders over one projection."""
+
     qkv_hidden_sizes: Sequence[int] = ()
     do_rotary: int = 0
     rotary_embedding_dim: Any = None
     past_present_share_buffer: int = 0
+
+
+def _encoded(
+    b: Any, query: Any, key: Any, value: Any, fresh: Any, masks: tuple[Any, Any], form: _Heads
+) -> Any:
+    """Build attention, [batch, length, channels]. masks: of keys, and an addend of scores.
+
+    fresh: the keys of this call.
+    """
+    added = [_filter(b, masks[0], form.mask_filter_value, query, key), masks[1]]
+    added.append(_causal(b, query, key, fresh) if form.unidirectional else None)
+    given = [mask for mask in added if mask is not None]
+    total = [reduce(b.add, given)] if given else []
+    scale = _scale_of(b, form.scale, query)
+    return merge_heads(b, b.attention(query, key, value, *total, scale=scale))
 
 
 def _scale_of(b: Any, given: float, query: Any) -> float:
@@ -255,30 +275,20 @@ def _whole_heads(size: int | None, heads: int) -> int:
 
 @contrib("MultiHeadAttention")
 def multi_head_attention(
-    n: OnnxNode, query: Any, key: Any = None, value: Any = None, bias: Any = None,
-    mask: Any = None, added: Any = None, past_key: Any = None, past_value: Any = None,
-    past_length: Any = None, cache_indirection: Any = None, *,
-    num_heads: int, scale: float = 0.0, mask_filter_value: float = -10000.0,
-    unidirectional: int = 0,
+    b: Any, query: Any, key: Any = None, value: Any = None, bias: Any = None, mask: Any = None,
+    added: Any = None, past_key: Any = None, past_value: Any = None, *, form: _Heads,
 ) -> Any:  # fmt: skip
     """pyc.attention of heads, whose operands lie apart or packed, with a bias and a cache.
 
     query: [batch, length, hidden], or [batch, length, heads, 3, depth] with keys and values; key,
     value: [batch, length, hidden], [batch, heads, length, depth], or one [.., heads, 2, depth].
     """
-    b = n.b
-    if past_length is not None or cache_indirection is not None or n.wants(3):
-        raise unsupported("a cache of fixed size, `cache_indirection` or `qk`: expected none")
     cached = past_key is not None
-    query, key, value = _operands(b, (query, key, value), bias, num_heads, cached)
+    query, key, value = _operands(b, (query, key, value), bias, form.num_heads, cached)
     fresh = key
     if cached:
         key, value = b.concat(past_key, key, axis=2), b.concat(past_value, value, axis=2)
-    total = _total(b, _filter(b, mask, mask_filter_value, query, key), added)
-    total = _total(b, total, _causal(b, query, key, fresh) if unidirectional else None)
-    given = () if total is None else (total,)
-    out = b.attention(query, key, value, *given, scale=_scale_of(b, scale, query))
-    return merge_heads(b, out), key, value
+    return _encoded(b, query, key, value, fresh, (mask, added), form), key, value
 
 
 def _operands(
@@ -326,13 +336,6 @@ def _parts(b: Any, packed: Any, count: int, bias: Any) -> tuple[Any, ...]:
     return tuple(out)
 
 
-def _total(b: Any, left: Any, right: Any) -> Any:
-    """Add two masks that scores are added to, either of which may be None."""
-    if left is None or right is None:
-        return right if left is None else left
-    return b.add(left, right)
-
-
 def _filter(b: Any, mask: Any, value: float, query: Any, key: Any) -> Any:
     """Return the addend of scores for a mask of keys, or None.
 
@@ -347,19 +350,17 @@ def _filter(b: Any, mask: Any, value: float, query: Any, key: Any) -> Any:
     if rank == 1:
         if given not in (batch, batch * 2):
             raise unsupported(f"a mask of {given} entries: expected {batch}, or twice as many")
-        places = b.reshape(b.iota_like(key, 2), shape=(1, -1))
-        ends, starts = b.convert(mask, I64), None
-        if given != batch:
+        places, ends = b.reshape(b.iota_like(key, 2), shape=(1, -1)), b.convert(mask, I64)
+        if given == batch:
+            shown = b.lt(places, b.reshape(ends, shape=(-1, 1)))
+        else:
             bounds = reshape_to(b, ends, (2, batch))
-            ends, starts = take(b, bounds, 0, 0, 1), take(b, bounds, 0, 1, 2)
-        shown = b.compare(places, b.reshape(ends, shape=(-1, 1)), predicate="lt")
-        if starts is not None:
-            begun = b.compare(places, b.reshape(starts, shape=(-1, 1)), predicate="ge")
-            shown = b.and_(shown, begun)
+            end, start = (b.reshape(take(b, bounds, 0, i, i + 1), shape=(-1, 1)) for i in (0, 1))
+            shown = b.and_(b.lt(places, end), b.ge(places, start))
     elif all(isinstance(d, int) for d in (given, width)) and given != width:
         raise unsupported("a mask of another length than the keys: expected an entry for each")
     else:
-        shown = b.compare(mask, b.scalar(0, mask), predicate="gt")
+        shown = b.gt(mask, 0)
     if rank not in (1, 2, 3):
         raise unsupported(f"a mask of rank {rank}: expected 1 to 3")
     shown = b.expand_dims(b.expand_dims(shown, 1), 1) if rank < 3 else b.expand_dims(shown, 1)
@@ -372,10 +373,8 @@ def _causal(b: Any, query: Any, key: Any, fresh: Any) -> Any:
     if all(isinstance(size, int) for size in new) and new[0] != new[1]:
         raise unsupported("unidirectional attention to another number of keys: expected as many")
     past = b.sub(extent_value(b, b.dims(key)[2]), extent_value(b, b.dims(fresh)[2]))
-    rows = b.add(b.reshape(b.iota_like(query, 2), shape=(-1, 1)), past)
-    columns = b.reshape(b.iota_like(key, 2), shape=(1, -1))
-    shown = b.compare(columns, rows, predicate="le")
-    return b.select(shown, b.scalar(0, query), b.scalar(-np.inf, query))
+    rows, columns = _places(b, query, key, past)
+    return b.select(b.le(columns, rows), b.scalar(0, query), b.scalar(-np.inf, query))
 
 
 @contrib("Attention")
@@ -396,9 +395,6 @@ def encoder_attention(
 def attended(n: OnnxNode, packed: Any, mask: Any, past: Any, added: Any, form: Form) -> Any:
     """Build attention over one projection to queries, keys and values, all of them inputs."""
     b, heads = n.b, form.num_heads
-    if not isinstance(heads, int):
-        got = "none" if heads is None else type(heads).__name__
-        raise PycError(ReasonCode.BAD_MODEL, f"attribute `num_heads`: expected int, got {got}")
     if form.do_rotary or form.past_present_share_buffer:
         raise unsupported("do_rotary, past_present_share_buffer: expected 0")
     width = b.type_of(packed).shape[-1]
@@ -414,13 +410,10 @@ def attended(n: OnnxNode, packed: Any, mask: Any, past: Any, added: Any, form: F
             b.concat(reshape_to(b, take(b, past, 0, i, i + 1), b.dims(past)[1:]), v, axis=2)
             for i, v in enumerate((key, value))
         )
-    total = _total(b, _filter(b, mask, form.mask_filter_value, query, key), added)
-    total = _total(b, total, _causal(b, query, key, fresh) if form.unidirectional else None)
-    given = () if total is None else (total,)
-    out = b.attention(query, key, value, *given, scale=_scale_of(b, form.scale, query))
+    out = _encoded(b, query, key, value, fresh, (mask, added), form)
     if not n.wants(1):
-        return merge_heads(b, out)
-    return merge_heads(b, out), b.concat(b.expand_dims(key, 0), b.expand_dims(value, 0), axis=0)
+        return out
+    return out, b.concat(b.expand_dims(key, 0), b.expand_dims(value, 0), axis=0)
 
 
 def _cut(b: Any, packed: Any, sizes: Sequence[int], heads: Sequence[int]) -> list[Any]:
@@ -464,8 +457,7 @@ class _Grouped:
 def group_query_attention(
     n: OnnxNode, query: Any, key: Maybe, value: Maybe, past_key: Maybe, past_value: Maybe,
     lengths: Any, total: Operand, cosines: Any = None, sines: Any = None, places: Any = None,
-    bias: Any = None, sink: Any = None, k_scale: Operand = None, v_scale: Operand = None,
-    q_norm: Operand = None, k_norm: Operand = None, *,
+    bias: Any = None, sink: Any = None, *,
     num_heads: int, kv_num_heads: int, form: _Grouped,
 ) -> Any:  # fmt: skip
     """pyc.attention with fewer key heads than query heads, rotary angles and a cache.
@@ -476,8 +468,6 @@ def group_query_attention(
     """
     b, counts = n.b, (num_heads, kv_num_heads, kv_num_heads)
     form.require_plain()
-    if n.wants(3) or any(v is not None for v in (k_scale, v_scale, q_norm, k_norm)):
-        raise unsupported("quantized caches, norms of keys, `output_qk`: expected none")
     if kv_num_heads < 1 or num_heads % kv_num_heads:
         expected = f"{num_heads} heads: expected a multiple of {kv_num_heads}"
         raise PycError(ReasonCode.BAD_MODEL, expected)
@@ -495,23 +485,22 @@ def group_query_attention(
     full_key, full_value = (
         _appended(n, v, old, past) for v, old in ((key, past_key), (value, past_value))
     )
-    groups = num_heads // kv_num_heads
-    heads = repeated(b, full_key, groups), repeated(b, full_value, groups)
-    out = _attended(b, query, *heads, past, bias, sink, form)
+    keys, values = (_repeated(b, v, num_heads) for v in (full_key, full_value))
+    out = _attended(b, query, keys, values, past, bias, sink, form)
     return merge_heads(b, out), full_key, full_value
 
 
 def _past_lengths(n: OnnxNode, query: Any, lengths: Any, past_key: Any) -> Any:
     """i64 [batch, 1]: the keys of each sequence in the cache before this call."""
     b = n.b
-    ends = b.add(b.reshape(b.convert(lengths, I64), shape=(-1, 1)), np.array(1, np.int64))
+    ends = b.add(b.reshape(b.convert(lengths, I64), shape=(-1, 1)), 1)
     if past_key is None:
-        return b.mul(ends, np.array(0, np.int64))
+        return b.mul(ends, 0)
     fresh = extent_value(b, b.dims(query)[2])
     total = b.reshape(b.convert(n.x(6), I64), shape=())
-    before = b.maximum(b.sub(ends, fresh), np.array(0, np.int64))
-    first = b.compare(total, fresh, predicate="eq")
-    return b.select(first, np.array(0, np.int64), before)
+    before = b.maximum(b.sub(ends, fresh), 0)
+    first = b.eq(total, fresh)
+    return b.select(first, 0, before)
 
 
 def _turned(b: Any, x: Any, past: Any, turns: tuple[Any, Any, Any], form: _Grouped) -> Any:
@@ -553,18 +542,18 @@ def _appended(n: OnnxNode, fresh: Any, cache: Any, past: Any) -> Any:
     rows = fresh if cache is None else b.concat(cache, fresh, axis=2)
     places = b.reshape(vector(b, length), shape=(1, -1))
     behind = b.sub(places, past)
-    last = b.sub(extent_value(b, new), np.array(1, np.int64))
+    last = b.sub(extent_value(b, new), 1)
     zero = np.array(0, np.int64)
     taken = b.minimum(b.maximum(behind, zero), b.maximum(last, zero))
     taken = b.add(taken, extent_value(b, old))
-    taken = b.select(b.compare(behind, zero, predicate="lt"), places, taken)
+    taken = b.select(b.lt(behind, zero), places, taken)
     taken = expand_to(b, b.expand_dims(taken, 1), (batch, heads, length))
     whole = b.dims(rows)[:3]
     flat = reshape_to(b, rows, (product(whole), depth))
     out = b.gather(flat, along(b, taken, whole, 2), axis=0)
-    held = b.compare(behind, extent_value(b, new), predicate="lt")
+    held = b.lt(behind, extent_value(b, new))
     held = b.expand_dims(b.expand_dims(held, 1), 3)
-    return b.select(held, out, b.scalar(0, out))
+    return b.select(held, out, 0)
 
 
 def _attended(
@@ -575,13 +564,13 @@ def _attended(
     seen = _seen(b, query, key, past, form)
     sinks = form.smooth_softmax > 0 or sink is not None
     if not form.softcap and not sinks:
-        mask = seen if bias is None else b.select(seen, bias, b.scalar(-np.inf, bias))
+        mask = seen if bias is None else b.select(seen, bias, -np.inf)
         return b.attention(query, key, value, mask, scale=scale)
 
     def formula(query: Any, key: Any, value: Any, *bias: Any) -> Any:
         scores = scores_of(b, query, key, scale, form.softcap)
         scores = b.add(scores, *bias) if bias else scores
-        scores = b.select(seen, scores, b.scalar(-np.inf, scores))
+        scores = b.select(seen, scores, -np.inf)
         weights = _with_sink(b, scores, sink) if sinks else b.softmax(scores, axis=-1)
         return b.matmul(weights, value)
 
@@ -605,14 +594,11 @@ def _with_sink(b: Any, scores: Any, sink: Any) -> Any:
 def _seen(b: Any, query: Any, key: Any, past: Any, form: _Grouped) -> Any:
     """i1 [batch, 1, queries, keys]: keys up to each query, within the window before it."""
     start = b.reshape(past, shape=(-1, 1, 1, 1))
-    rows = b.add(start, b.reshape(b.iota_like(query, 2), shape=(-1, 1)))
-    columns = b.reshape(b.iota_like(key, 2), shape=(1, -1))
+    rows, columns = _places(b, query, key, start)
     if form.causal:
-        tests = [b.compare(columns, rows, predicate="le")]
+        tests = [b.le(columns, rows)]
     else:
-        end = b.add(start, extent_value(b, b.dims(query)[2]))
-        tests = [b.compare(columns, end, predicate="lt")]
+        tests = [b.lt(columns, b.add(start, extent_value(b, b.dims(query)[2])))]
     if form.local_window_size >= 0:
-        window = np.array(form.local_window_size, np.int64)
-        tests.append(b.compare(b.sub(rows, columns), window, predicate="lt"))
+        tests.append(b.lt(b.sub(rows, columns), form.local_window_size))
     return reduce(b.and_, tests)

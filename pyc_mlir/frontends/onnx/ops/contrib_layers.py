@@ -16,9 +16,8 @@ from pyc_mlir.dialects.functions import accumulated
 from pyc_mlir.dialects.types import DTYPES, I64, accumulator
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import expand_to, merge, reshape_to, swap_last, take
-from pyc_mlir.frontends.onnx.ops.contraction import gemm, scaled_product
 from pyc_mlir.frontends.onnx.ops.convolution import Sliding, conv
-from pyc_mlir.frontends.onnx.ops.elementwise import elu, leaky
+from pyc_mlir.frontends.onnx.ops.math import elu, gemm, leaky, scaled_product
 from pyc_mlir.frontends.onnx.ops.node import Maybe, OnnxNode, contrib
 
 _UI8 = DTYPES["ui8"]
@@ -28,37 +27,28 @@ _INT8_LEVEL = 4
 
 @contrib("SimplifiedLayerNormalization")
 def simplified_layer_norm(
-    n: OnnxNode, x: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-5
+    b: Any, x: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-5
 ) -> Any:
     """pyc.rmsnorm over the dimensions from `axis` on."""
-    if n.wants(1):
-        raise unsupported("the output `inv_std_var`: expected only the normalized values")
-    return n.b.rmsnorm(x, scale, axis=axis % n.b.type_of(x).rank, epsilon=epsilon)
+    return b.rmsnorm(x, scale, axis=axis % b.type_of(x).rank, epsilon=epsilon)
 
 
 @contrib("SkipLayerNormalization")
 def skip_layer_norm(
-    n: OnnxNode, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None, *,
+    b: Any, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None, *,
     epsilon: float = 1e-12,
 ) -> Any:  # fmt: skip
     """out = layernorm of x + skip + bias; output 3 is that sum."""
-    _require_no_statistics(n)
-    beta = expand_to(n.b, n.b.scalar(0, x), n.b.dims(gamma)) if beta is None else beta
-    return _normed_sum(n.b, [x, skip, bias], n.b.layernorm, [gamma, beta], epsilon)
+    beta = expand_to(b, b.scalar(0, x), b.dims(gamma)) if beta is None else beta
+    return _normed_sum(b, [x, skip, bias], b.layernorm, [gamma, beta], epsilon)
 
 
 @contrib("SkipSimplifiedLayerNormalization")
 def skip_rms_norm(
-    n: OnnxNode, x: Any, skip: Any, gamma: Any, bias: Any = None, *, epsilon: float = 1e-12
+    b: Any, x: Any, skip: Any, gamma: Any, bias: Any = None, *, epsilon: float = 1e-12
 ) -> Any:
     """out = rmsnorm of x + skip + bias; output 3 is that sum."""
-    _require_no_statistics(n)
-    return _normed_sum(n.b, [x, skip, bias], n.b.rmsnorm, [gamma], epsilon)
-
-
-def _require_no_statistics(n: OnnxNode) -> None:
-    if n.wants(1) or n.wants(2):
-        raise unsupported("the outputs `mean`, `inv_std_var`: expected the first and the last")
+    return _normed_sum(b, [x, skip, bias], b.rmsnorm, [gamma], epsilon)
 
 
 def _normed_sum(
@@ -111,7 +101,7 @@ def gelu(n: OnnxNode, x: Any, bias: Any = None) -> Any:
 @contrib("QuickGelu")
 def quick_gelu(b: Any, x: Any, *, alpha: float = 1.702) -> Any:
     """out = x * sigmoid(alpha x)."""
-    return b.mul(x, b.sigmoid(b.mul(x, b.scalar(alpha, x))))
+    return b.mul(x, b.sigmoid(b.mul(x, alpha)))
 
 
 def _activated(b: Any, x: Any, name: str, numbers: Sequence[float]) -> Any:
@@ -126,11 +116,11 @@ def _activated(b: Any, x: Any, name: str, numbers: Sequence[float]) -> Any:
     if name == "Elu":
         return elu(b, x, 1.0 if first is None else first)
     if name == "Clip" and len(numbers) == 2:
-        return b.minimum(b.maximum(x, b.scalar(first, x)), b.scalar(second, x))
+        return b.minimum(b.maximum(x, first), second)
     if name == "HardSigmoid":
-        line = b.mul(x, b.scalar(0.2 if first is None else first, x))
-        out = b.add(line, b.scalar(0.5 if second is None else second, x))
-        return b.minimum(b.maximum(out, b.scalar(0, x)), b.scalar(1, x))
+        line = b.mul(x, 0.2 if first is None else first)
+        out = b.add(line, 0.5 if second is None else second)
+        return b.minimum(b.maximum(out, 0), 1)
     raise unsupported(f"activation {name!r}: expected Relu, LeakyRelu, Clip, Elu or a sigmoid")
 
 
@@ -189,7 +179,6 @@ def _unpacked(b: Any, x: Any, bits: int) -> Any:
 
 
 def _take_last(b: Any, x: Any, count: int) -> Any:
-    """Return the first `count` entries of the last axis."""
     return take(b, x, b.type_of(x).rank - 1, 0, count)
 
 

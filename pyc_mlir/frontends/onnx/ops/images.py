@@ -10,6 +10,7 @@ columns hold the weights of ONNX's definition.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product as all_of
 from typing import Any
 
@@ -19,8 +20,15 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.resize import COORDINATES, ROUNDINGS, coordinates_of
 from pyc_mlir.dialects.types import I64, accumulator, is_float
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.indexing import extent_value, gather_nd
-from pyc_mlir.frontends.importing.shaping import chain, expand_to, product, reshape_to, take
+from pyc_mlir.frontends.importing.shaping import (
+    chain,
+    expand_to,
+    extent_value,
+    gather_nd,
+    product,
+    reshape_to,
+    take,
+)
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, Untracked, quotient
 from pyc_mlir.frontends.onnx.ops.convolution import Sliding
 from pyc_mlir.frontends.onnx.ops.node import SIMPLE, Ints, Number, OnnxNode, Operand, node
@@ -45,10 +53,9 @@ class _Axis:
 
     def placed(self, b: Any, u: Any) -> Any:
         """Return coordinates in [-1, 1] as places of elements."""
-        one, half = b.scalar(1, u), b.scalar(0.5, u)
         if self.aligned:
-            return b.mul(b.mul(b.add(u, one), half), b.scalar(self.size - 1, u))
-        return b.mul(b.sub(b.mul(b.add(u, one), b.scalar(self.size, u)), one), half)
+            return b.mul(b.mul(b.add(u, 1), 0.5), self.size - 1)
+        return b.mul(b.sub(b.mul(b.add(u, 1), self.size), 1), 0.5)
 
     def taps(self, b: Any, u: Any) -> list[Tap]:
         """Return the elements that are read at u, with their weights."""
@@ -58,14 +65,14 @@ class _Axis:
         below = b.floor(u)
         t = b.sub(u, below)
         if self.mode == "linear":
-            weights = {0: b.sub(b.scalar(1, t), t), 1: t}
+            weights = {0: b.sub(1, t), 1: t}
         else:
-            weights = {k: _cubic(b, b.abs(b.sub(t, b.scalar(k, t))), k) for k in (-1, 0, 1, 2)}
-        return [self._tap(b, b.add(below, b.scalar(k, u)), w) for k, w in weights.items()]
+            weights = {k: _cubic(b, b.abs(b.sub(t, k)), k) for k in (-1, 0, 1, 2)}
+        return [self._tap(b, b.add(below, k), w) for k, w in weights.items()]
 
     def _padded(self, b: Any, u: Any) -> Any:
         if self.padding == "border":
-            return b.clip(u, b.scalar(0, u), b.scalar(self.size - 1, u))
+            return b.clip(u, 0, self.size - 1)
         return self._reflected(b, u) if self.padding == "reflection" else u
 
     def _reflected(self, b: Any, u: Any) -> Any:
@@ -74,50 +81,41 @@ class _Axis:
         span = high - low
         if span <= 0:
             return expand_to(b, b.scalar(0, u), b.dims(u))
-        away = b.abs(b.sub(u, b.scalar(low, u)))
-        period = b.scalar(2 * span, u)
-        rest = b.sub(away, b.mul(b.floor(b.div(away, period)), period))
-        mirrored = b.minimum(rest, b.sub(period, rest))
-        return b.add(mirrored, b.scalar(low, u))
+        away = b.abs(b.sub(u, low))
+        rest = b.sub(away, b.mul(b.floor(b.div(away, 2 * span)), 2 * span))
+        return b.add(b.minimum(rest, b.sub(2 * span, rest)), low)
 
     def _tap(self, b: Any, place: Any, weight: Any) -> Tap:
-        last = b.scalar(self.size - 1, place)
         inside = None
         if self.padding == "zeros":
-            above = b.compare(place, b.scalar(0, place), predicate="ge")
-            inside = b.and_(above, b.compare(place, last, predicate="le"))
+            inside = b.and_(b.ge(place, 0), b.le(place, self.size - 1))
         elif self.padding == "reflection":
             place = b.round(self._reflected(b, place))
-        index = b.cast(b.clip(place, b.scalar(0, place), last), dtype=I64)
-        return index, weight, inside
+        return b.cast(b.clip(place, 0, self.size - 1), dtype=I64), weight, inside
 
 
 def _cubic(b: Any, d: Any, place: int) -> Any:
     """Return the weight at distance d: below 1 for places 0 and 1, else from 1 to 2."""
     a = _CUBIC
-    near, far = (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
-    powers = near if place in (0, 1) else far
-    out = b.mul(d, b.scalar(powers[0], d))
-    for c in powers[1:-1]:
-        out = b.mul(b.add(out, b.scalar(c, d)), d)
-    return b.add(out, b.scalar(powers[-1], d))
+    highest, *powers = (
+        (a + 2, -(a + 3), 0.0, 1.0) if place in (0, 1) else (a, -5 * a, 8 * a, -4 * a)
+    )
+    out = b.mul(d, highest)
+    for c in powers[:-1]:
+        out = b.mul(b.add(out, c), d)
+    return b.add(out, powers[-1])
 
 
 def _read_at(b: Any, rows: Any, axes: Sequence[Sequence[Tap]], sizes: Sequence[int]) -> Any:
     """[n, places, c]: the weighted sum over all taps of rows [n, product of sizes, c]."""
-    total = None
-    for chosen in all_of(*axes):
-        term = _read(b, rows, chosen, sizes)
-        total = term if total is None else b.add(total, term)
-    return total
+    return reduce(b.add, (_read(b, rows, chosen, sizes) for chosen in all_of(*axes)))
 
 
 def _read(b: Any, rows: Any, chosen: tuple[Tap, ...], sizes: Sequence[int]) -> Any:
     """[n, places, c]: one element of each axis, weighted."""
     linear, weight, inside = None, None, None
     for (index, own, fits), size in zip(chosen, sizes, strict=True):
-        step = b.constant(np.array(size, np.int64))
-        linear = index if linear is None else b.add(b.mul(linear, step), index)
+        linear = index if linear is None else b.add(b.mul(linear, size), index)
         if own is not None:
             weight = own if weight is None else b.mul(weight, own)
         if fits is not None:
@@ -125,7 +123,7 @@ def _read(b: Any, rows: Any, chosen: tuple[Tap, ...], sizes: Sequence[int]) -> A
     batch, places = b.dims(linear)
     out = gather_nd(b, rows, reshape_to(b, linear, (batch, places, 1)), 1, 1)
     if inside is not None:
-        out = b.select(b.expand_dims(inside, 2), out, b.scalar(0, out))
+        out = b.select(b.expand_dims(inside, 2), out, 0)
     return out if weight is None else b.mul(out, b.expand_dims(weight, 2))
 
 
@@ -233,25 +231,12 @@ def deformable(
 
 @dataclass(frozen=True)
 class _Regions:
-    """The attributes of RoiAlign."""
-
     output_height: int = 1
     output_width: int = 1
     sampling_ratio: int = 0
     spatial_scale: float = 1.0
     mode: str = "avg"
     coordinate_transformation_mode: str = "half_pixel"
-
-    def require_legal(self) -> None:
-        """Raise PycError for forms that ONNX or PyC lacks."""
-        sizes, mode = (self.output_height, self.output_width), self.mode
-        if min(sizes) < 1 or mode not in ("avg", "max"):
-            raise PycError(ReasonCode.BAD_MODEL, "expected one row and column or more, avg or max")
-        if not 0 < self.sampling_ratio <= _MAX_SAMPLES or max(sizes) > 1 << 10:
-            raise unsupported(
-                f"sampling_ratio={self.sampling_ratio}, which depends on each region's size, or "
-                f"bins of {sizes[0]} x {sizes[1]}: expected 1 to {_MAX_SAMPLES}, and 1024 at most"
-            )
 
 
 @node("RoiAlign")
@@ -261,12 +246,17 @@ def roi_align(b: Any, x: Any, regions: Any, batches: Any, *, form: _Regions) -> 
     x: [n, c, h, w], rois: [regions, 4] of x1, y1, x2, y2; out: [regions, c, rows, columns]. He et
     al., 2017.
     """
-    form.require_legal()
     rows, columns, samples = form.output_height, form.output_width, form.sampling_ratio
+    if min(rows, columns) < 1 or form.mode not in ("avg", "max"):
+        raise PycError(ReasonCode.BAD_MODEL, "expected one row and column or more, avg or max")
+    if not 0 < samples <= _MAX_SAMPLES or max(rows, columns) > 1 << 10:
+        raise unsupported(
+            f"sampling_ratio={samples}, which depends on each region's size, or bins of {rows} x "
+            f"{columns}: expected 1 to {_MAX_SAMPLES}, and 1024 at most"
+        )
     half = form.coordinate_transformation_mode == "half_pixel"
     edges = [b.reshape(take(b, regions, 1, i, i + 1), shape=(-1, 1)) for i in range(4)]
-    scale, shift = b.scalar(form.spatial_scale, regions), b.scalar(0.5 if half else 0, regions)
-    x1, y1, x2, y2 = (b.sub(b.mul(e, scale), shift) for e in edges)
+    x1, y1, x2, y2 = (b.sub(b.mul(e, form.spatial_scale), 0.5 if half else 0) for e in edges)
     dims = b.dims(x)
     ys = _samples(b, y1, y2, rows, samples, half)
     xs = _samples(b, x1, x2, columns, samples, half)
@@ -275,19 +265,18 @@ def roi_align(b: Any, x: Any, regions: Any, batches: Any, *, form: _Regions) -> 
     batch = b.reshape(b.convert(batches, I64), shape=(-1, 1, 1))
     out = _bilinear(b, image, dims, batch, ys, xs, b.add if form.mode == "avg" else b.maximum)
     out = reshape_to(b, out, (b.dims(out)[0], rows, samples, columns, samples, dims[1]))
-    reduce = b.reduce_mean if form.mode == "avg" else b.reduce_max
-    return b.transpose(reduce(out, axes=(2, 4), keepdims=False), permutation=(0, 3, 1, 2))
+    fold = b.reduce_mean if form.mode == "avg" else b.reduce_max
+    return b.transpose(fold(out, axes=(2, 4), keepdims=False), permutation=(0, 3, 1, 2))
 
 
 def _samples(b: Any, low: Any, high: Any, count: int, samples: int, half: bool) -> Any:
     """[regions, count * samples]: where each bin is sampled along one axis."""
     size = b.sub(high, low)
     if not half:
-        size = b.maximum(size, b.scalar(1, size))
+        size = b.maximum(size, 1)
     places = (np.arange(count * samples) + 0.5) / samples
-    step = b.div(size, b.scalar(count, size))
     steps = b.constant(places.astype(b.type_of(low).dtype)[None])
-    return b.add(low, b.mul(step, steps))
+    return b.add(low, b.mul(b.div(size, count), steps))
 
 
 def _bilinear(
@@ -308,29 +297,27 @@ def _bilinear(
         weight = b.mul(b.expand_dims(wy, 2), b.expand_dims(wx, 1))
         return b.mul(value, b.expand_dims(weight, 3))
 
-    one = b.scalar(1, down)
-    up, back = b.sub(one, down), b.sub(one, across)
-    parts = [
-        corner(top, left, up, back), corner(top, right, up, across),
-        corner(bottom, left, down, back), corner(bottom, right, down, across),
-    ]  # fmt: skip
-    out = join(join(parts[0], parts[1]), join(parts[2], parts[3]))
+    up, back = b.sub(1, down), b.sub(1, across)
+    out = join(
+        join(corner(top, left, up, back), corner(top, right, up, across)),
+        join(corner(bottom, left, down, back), corner(bottom, right, down, across)),
+    )
     inside = b.and_(b.expand_dims(inside_y, 2), b.expand_dims(inside_x, 1))
-    return b.select(b.expand_dims(inside, 3), out, b.scalar(0, out))
+    return b.select(b.expand_dims(inside, 3), out, 0)
 
 
 def _corners(b: Any, at: Any, size: Any) -> tuple[Any, Any, Any, Any]:
     """Return the pixels before and after a coordinate, the share of the second, whether inside."""
     dtype = b.type_of(at).dtype
-    last = b.cast(b.sub(extent_value(b, size), np.array(1, np.int64)), dtype=dtype)
+    last = b.cast(b.sub(extent_value(b, size), 1), dtype=dtype)
     inside = b.and_(
-        b.compare(at, b.scalar(-1, at), predicate="ge"),
-        b.compare(at, b.add(last, b.scalar(1, at)), predicate="le"),
+        b.ge(at, -1),
+        b.le(at, b.add(last, 1)),
     )
-    at = b.minimum(b.maximum(at, b.scalar(0, at)), last)
+    at = b.minimum(b.maximum(at, 0), last)
     low = b.floor(at)
     share = b.sub(at, low)
-    high = b.minimum(b.add(low, b.scalar(1, at)), last)
+    high = b.minimum(b.add(low, 1), last)
     return b.cast(low, dtype=I64), b.cast(high, dtype=I64), share, inside
 
 
@@ -401,20 +388,13 @@ def _rows(length: int, used: int, parts: int, inverse: bool, half: bool) -> np.n
     real = inverse and half
     made = length // 2 + 1 if half and not inverse else length
     angle = 2 * np.pi * (np.outer(np.arange(used), np.arange(made)) % length) / length
-    sine = np.sin(angle) if inverse else -np.sin(angle)
-    cosine = np.cos(angle)
-    out = np.zeros((used, parts, made, 1 if real else 2))
-    out[:, 0, :, 0] = cosine
-    if not real:
-        out[:, 0, :, 1] = sine
-    if parts == 2:
-        out[:, 1, :, 0] = -sine
-        if not real:
-            out[:, 1, :, 1] = cosine
+    cosine, sine = np.cos(angle), np.sin(angle) if inverse else -np.sin(angle)
+    # The real part of x, and the imaginary one.
+    shares = [np.stack([cosine, sine], -1), np.stack([-sine, cosine], -1)][:parts]
+    out = np.stack(shares, 1)[..., : 1 if real else 2]
     if real:
         # Elements that stand for their conjugates too.
-        twice = [j for j in range(1, used) if 2 * j != length]
-        out[twice] *= 2
+        out[[j for j in range(1, used) if 2 * j != length]] *= 2
     return out / length if inverse else out
 
 
@@ -505,13 +485,11 @@ def _targets(n: OnnxNode, x: Any, axes: Sequence[int], form: _Resizing) -> dict[
     if len(wanted) != len(axes) or len(set(axes)) < len(axes):
         raise PycError(ReasonCode.BAD_MODEL, f"expected a value for each of {len(dims)} axes")
     triples = [(a, dims[a], v) for a, v in zip(axes, wanted, strict=True)]
-    if given == [2]:
-        found = {a: _scaled(size, v) for a, size, v in triples}
-    elif form.keep_aspect_ratio_policy == "stretch":
-        found = {a: _sized(size, v) for a, size, v in triples}
-    else:
-        found = _kept_ratio(form.keep_aspect_ratio_policy, triples)
-    return {a: t for a, t in found.items() if t is not None}
+    if given == [3] and form.keep_aspect_ratio_policy != "stretch":
+        return _kept_ratio(form.keep_aspect_ratio_policy, triples)
+    of = _scaled if given == [2] else _sized
+    found = {axis: of(size, value) for axis, size, value in triples}
+    return {axis: target for axis, target in found.items() if target is not None}
 
 
 def _scaled(size: Extent, scale: float) -> _Target | None:
@@ -541,9 +519,7 @@ def _sized(size: Extent, wanted: Extent) -> _Target | None:
     return _Target(-1, float(factor))
 
 
-def _kept_ratio(
-    policy: str, axes: Sequence[tuple[int, Extent, Extent]]
-) -> dict[int, _Target | None]:
+def _kept_ratio(policy: str, axes: Sequence[tuple[int, Extent, Extent]]) -> dict[int, _Target]:
     """Apply the least or the greatest scale to all axes."""
     if policy not in ("not_larger", "not_smaller"):
         known = "stretch, not_larger or not_smaller"
@@ -597,7 +573,10 @@ def _by_matrices(
             beyond = (u < 0) | (u > size - 1)
             column = beyond.reshape([-1 if i == axis else 1 for i in range(type_.rank)])
             outside = column if outside is None else outside | column
-        out = _multiplied(b, out, axis, _matrix(form, u, size, target.scale).astype(wide))
+        matrix = b.constant(_matrix(form, u, size, target.scale).astype(wide))
+        order = (*(i for i in range(type_.rank) if i != axis), axis)
+        back = tuple(order.index(i) for i in range(type_.rank))
+        out = b.transpose(b.matmul(b.transpose(out, permutation=order), matrix), permutation=back)
     if outside is not None:
         value = b.scalar(form.extrapolation_value, out)
         out = b.select(b.constant(np.ascontiguousarray(outside)), value, out)
@@ -640,10 +619,3 @@ def _matrix(form: _Resizing, u: np.ndarray, size: int, scale: float) -> np.ndarr
     columns = np.broadcast_to(np.arange(len(u)), places.shape)
     np.add.at(matrix, (np.clip(places, 0, size - 1), columns), weights)
     return matrix
-
-
-def _multiplied(b: Any, x: Any, axis: int, matrix: np.ndarray) -> Any:
-    rank = b.type_of(x).rank
-    order = (*(i for i in range(rank) if i != axis), axis)
-    out = b.matmul(b.transpose(x, permutation=order), b.constant(matrix))
-    return b.transpose(out, permutation=tuple(order.index(i) for i in range(rank)))

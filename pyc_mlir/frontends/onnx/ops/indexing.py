@@ -18,16 +18,19 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.functions import accumulated
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.indexing import (
+from pyc_mlir.frontends.importing.shaping import (
+    chain,
+    expand_to,
     extent_value,
     gather_nd,
+    product,
+    reshape_to,
     scatter_along,
     scatter_nd,
+    take,
     take_along,
     top_k,
 )
-from pyc_mlir.frontends.importing.shaping import chain, expand_to, product, reshape_to, take
-from pyc_mlir.frontends.importing.sizes import Extent
 from pyc_mlir.frontends.onnx.ops.node import MAX_WRITTEN, Known, Number, OnnxNode, Operand, node
 
 
@@ -42,20 +45,15 @@ def gather_elements(b: Any, x: Any, indices: Any, *, axis: int = 0) -> Any:
 @node("GatherND")
 def gather_vectors(b: Any, x: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     """out[i, ...] = x[indices[i]]: the last dimension of `indices` holds vectors of indices."""
-    depth = _depth(b, x, indices, batch_dims)
-    _declare_vectors(b, indices, b.dims(x)[batch_dims : batch_dims + depth])
-    return gather_nd(b, x, indices, depth, batch_dims)
+    return gather_nd(b, x, indices, _vectors(b, x, indices, batch_dims), batch_dims)
 
 
-def _declare_vectors(b: Any, indices: Any, sizes: Sequence[Extent]) -> None:
-    """Declare the range of vectors of indices: that of the largest size, where it is known."""
-    known = [s for s in sizes if isinstance(s, int)]
-    # Of one dynamic size, that size; several have no range that an argument's axis tells.
-    b.declare_indices(indices, max(known) if len(known) == len(sizes) else product(sizes))
+def _vectors(b: Any, x: Any, indices: Any, batch: int = 0) -> int:
+    """Return the length of the vectors of indices, and declare their range.
 
-
-def _depth(b: Any, x: Any, indices: Any, batch: int = 0) -> int:
-    """Return the length of the vectors of indices."""
+    That is the largest size, where it is known; of one dynamic size, that size. Several have no
+    range that an argument's axis tells.
+    """
     most, shape = b.type_of(x).rank, b.type_of(indices).shape
     depth = shape[-1] if shape else None
     if depth is None:
@@ -65,6 +63,9 @@ def _depth(b: Any, x: Any, indices: Any, batch: int = 0) -> int:
             ReasonCode.BAD_MODEL,
             f"`indices`: expected vectors of 1 to {most} indices, got {depth}",
         )
+    sizes = b.dims(x)[batch : batch + depth]
+    known = [s for s in sizes if isinstance(s, int)]
+    b.declare_indices(indices, max(known) if len(known) == len(sizes) else product(sizes))
     return depth
 
 
@@ -90,9 +91,7 @@ def scatter_elements(
 @node("ScatterND")
 def scatter_vectors(b: Any, x: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
     """x with slices at vectors of indices replaced, or combined with the updates."""
-    depth = _depth(b, x, indices)
-    _declare_vectors(b, indices, b.dims(x)[:depth])
-    return _scattered(b, scatter_nd, x, indices, updates, depth, reduction)
+    return _scattered(b, scatter_nd, x, indices, updates, _vectors(b, x, indices), reduction)
 
 
 @node("TopK")
@@ -137,13 +136,10 @@ def reverse_sequence(
     rank = b.type_of(x).rank
     lengths = b.align(b.convert(lengths, I64), batch_axis, rank)
     step = b.iota_like(x, time_axis)
-    one = b.constant(np.array(1, np.int64))
-    inside = b.compare(step, lengths, predicate="lt")
-    index = b.select(inside, b.sub(b.sub(lengths, one), step), step)
+    index = b.select(b.lt(step, lengths), b.sub(b.sub(lengths, 1), step), step)
     first = (batch_axis, time_axis)
     order = (*first, *(i for i in range(rank) if i not in first))
-    x = b.transpose(x, permutation=order)
-    flat = b.transpose(index, permutation=order)
+    x, flat = (b.transpose(v, permutation=order) for v in (x, index))
     dims = b.dims(x)
     out = gather_nd(b, x, reshape_to(b, flat, (dims[0], dims[1], 1)), 1, 1)
     return b.transpose(out, permutation=tuple(order.index(i) for i in range(rank)))
@@ -158,22 +154,21 @@ def negative_log_likelihood(
 
     Targets of `ignore_index` count nothing. SoftmaxCrossEntropyLoss is a function of it in ONNX.
     """
+    if reduction not in ("none", "sum", "mean"):
+        raise unsupported(f"reduction={reduction}: expected none, sum or mean")
     target, skip = b.convert(target, I64), None
     if ignore_index is not None:
-        skip = b.compare(target, np.array(ignore_index, np.int64), predicate="eq")
-        target = b.select(skip, np.array(0, np.int64), target)
+        skip = b.eq(target, ignore_index)
+        target = b.select(skip, 0, target)
     else:
         b.declare_indices(target, b.dims(x)[1])
     taken = b.squeeze(take_along(b, x, b.expand_dims(target, 1), 1), 1)
-    zero, one = b.scalar(0, x), b.scalar(1, x)
     if weight is None:
-        weight = expand_to(b, one, b.dims(taken))
+        weight = expand_to(b, b.scalar(1, x), b.dims(taken))
     else:
         weight = b.gather(weight, target, axis=0)
     if skip is not None:
-        weight, taken = (b.select(skip, zero, v) for v in (weight, taken))
-    if reduction not in ("none", "sum", "mean"):
-        raise unsupported(f"reduction={reduction}: expected none, sum or mean")
+        weight, taken = (b.select(skip, 0, v) for v in (weight, taken))
     axes = tuple(range(b.type_of(taken).rank))
 
     def formula(taken: Any, weight: Any) -> Any:
@@ -294,7 +289,7 @@ def tf_idf(
     scale = np.ones(width, np.float32)
     scale[places] = weights
     factor = b.constant(scale)
-    return b.mul(b.minimum(out, b.scalar(1, out)) if mode == "IDF" else out, factor)
+    return b.mul(b.minimum(out, 1) if mode == "IDF" else out, factor)
 
 
 def _pool(pool: Sequence[int], starts: list[int]) -> list[list[Sequence[int]]]:
@@ -328,7 +323,7 @@ def _occurrences(b: Any, x: Any, grams: np.ndarray, size: int, gap: int) -> Any:
         windows = b.gather(x, b.constant(index.astype(np.int64)), axis=b.type_of(x).rank - 1)
         windows = b.expand_dims(windows, b.type_of(windows).rank - 1)
         rank = b.type_of(windows).rank
-        same = b.cast(b.compare(windows, b.constant(grams), predicate="eq"), dtype=_F32)
+        same = b.cast(b.eq(windows, b.constant(grams)), dtype=_F32)
         whole = b.reduce_min(same, axes=(rank - 1,), keepdims=False)
         total = b.add(total, b.reduce_sum(whole, axes=(rank - 3,), keepdims=False))
     return total
@@ -351,20 +346,17 @@ def suppressed(
     if keep > MAX_KEPT:
         raise unsupported(f"{keep} boxes of each class: expected at most {MAX_KEPT}")
     places = b.iota_like(scores, 2)
-    if least is None:
-        alive = b.compare(scores, b.scalar(-np.inf, scores), predicate="ge")
-    else:
-        alive = b.compare(scores, least, predicate="gt")
+    alive = b.ge(scores, -np.inf) if least is None else b.gt(scores, least)
     taken, valid = [], []
     for _ in range(keep):
-        left = b.select(alive, scores, b.scalar(-np.inf, scores))
+        left = b.select(alive, scores, -np.inf)
         best = b.argmax(left, axis=2, keepdims=True)
         held = b.reduce_max(b.cast(alive, dtype=DTYPES["i8"]), axes=(2,), keepdims=True)
         near = _overlapping(b, edges, best, overlap)
-        near = b.or_(near, b.compare(places, best, predicate="eq"))
+        near = b.or_(near, b.eq(places, best))
         alive = b.and_(alive, b.not_(near))
         taken.append(best)
-        valid.append(b.compare(held, b.scalar(0, held), predicate="gt"))
+        valid.append(b.gt(held, 0))
     return _packed(b, chain(b, taken, 2), chain(b, valid, 2))
 
 
@@ -382,8 +374,8 @@ def _overlapping(b: Any, edges: tuple[Any, Any, Any, Any], best: Any, overlap: f
     area = b.mul(b.sub(high_y, low_y), b.sub(high_x, low_x))
     own = b.mul(b.sub(mine[1], mine[0]), b.sub(mine[3], mine[2]))
     ratio = b.div(shared, b.sub(b.add(area, own), shared))
-    solid = b.and_(b.compare(area, zero, predicate="gt"), b.compare(own, zero, predicate="gt"))
-    return b.and_(solid, b.compare(ratio, b.scalar(overlap, ratio), predicate="gt"))
+    solid = b.and_(b.gt(area, zero), b.gt(own, zero))
+    return b.and_(solid, b.gt(ratio, overlap))
 
 
 def _packed(b: Any, taken: Any, valid: Any) -> tuple[Any, Any]:
@@ -395,6 +387,6 @@ def _packed(b: Any, taken: Any, valid: Any) -> tuple[Any, Any]:
     flags = b.reshape(valid, shape=(-1,))
     order = b.argsort(b.cast(b.not_(flags), dtype=DTYPES["i8"]), axis=0)
     count = b.reduce_sum(b.cast(flags, dtype=I64), axes=(0,), keepdims=False)
-    first = b.compare(b.iota_like(order, 0), count, predicate="lt")
+    first = b.lt(b.iota_like(order, 0), count)
     packed = b.gather(rows, order, axis=0)
-    return b.select(reshape_to(b, first, (*b.dims(first), 1)), packed, b.scalar(-1, packed)), count
+    return b.select(reshape_to(b, first, (*b.dims(first), 1)), packed, -1), count

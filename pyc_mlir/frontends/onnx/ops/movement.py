@@ -1,6 +1,5 @@
 """Moving elements and making tensors: reshapes, joins, slices, gathers; constants and ranges."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,11 +11,11 @@ from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.indexing import extent_value
 from pyc_mlir.frontends.importing.shaping import (
     broadcast_extents,
     chain,
     expand_to,
+    extent_value,
     merge,
     product,
     reshape_to,
@@ -40,6 +39,7 @@ from pyc_mlir.frontends.onnx.ops.node import (
     Number,
     OnnxNode,
     Operand,
+    formulas,
     node,
     pyc_dtype,
 )
@@ -68,19 +68,28 @@ def constant(
     return onnx.numpy_helper.to_array(value)
 
 
-@node("Shape")
-def shape(b: Any, x: Any, *, start: int = 0, end: int | None = None) -> Any:
-    """Return the sizes of x from `start` to `end`, known at import."""
-    return sizes(b.dims(x)[start:end])
+formulas({
+    "Shape": ("The sizes of x from `start` to `end`, known at import.",
+              lambda b, x, *, start=0, end=None: sizes(b.dims(x)[start:end])),
+    "OptionalGetElement": ("out = x: an optional argument of a program is given.",
+                           lambda b, x: x),
+    "Transpose": ("Dimension perm[d] of x is dimension d of out; reversed by default.",
+                  lambda b, x, *, perm=None: b.transpose(x, permutation=tuple(
+                      range(b.type_of(x).rank)[::-1] if perm is None else perm))),
+    "Flatten": ("[product of the dimensions before `axis`, product of the others].",
+                lambda b, x, *, axis=1: reshape_to(
+                    b, x, (product(b.dims(x)[:axis]), product(b.dims(x)[axis:])))),
+    "Concat": ("Join the inputs one after the other along `axis`.",
+               lambda b, *xs, axis: chain(b, xs, axis)),
+})  # fmt: skip
 
 
 @node("Size")
 def size(b: Any, x: Any) -> Any:
     """Return the number of elements of x."""
     total = product(b.dims(x))
-    if isinstance(total, SymbolicSize):
-        return SymbolicSizes(np.array(total, object))
-    return np.array(total, np.int64)
+    dynamic = isinstance(total, SymbolicSize)
+    return SymbolicSizes(np.array(total, object)) if dynamic else np.array(total, np.int64)
 
 
 @node("ConstantOfShape")
@@ -124,20 +133,14 @@ def _dynamic_range(n: OnnxNode) -> Any:
 def eye_like(b: Any, x: Any, *, dtype: int = 0, k: int = 0) -> Any:
     """Build ones at column = row + k, of the shape of x."""
     made = pyc_dtype(dtype) if dtype else b.type_of(x).dtype
-    shifted = b.add(b.iota_like(x, 0), np.array(k, np.int64))
-    return b.cast(b.compare(b.iota_like(x, 1), shifted, predicate="eq"), dtype=made)
+    shifted = b.add(b.iota_like(x, 0), k)
+    return b.cast(b.eq(b.iota_like(x, 1), shifted), dtype=made)
 
 
 @node("OptionalHasElement")
 def has_element(b: Any, x: Operand = None) -> Any:
     """Return True for an input that is given, as every argument of a program is."""
     return b.constant(np.array(x is not None))
-
-
-@node("OptionalGetElement")
-def get_element(b: Any, x: Any) -> Any:
-    """out = x: an optional argument of a program is given."""
-    return x
 
 
 @node("Dropout")
@@ -150,13 +153,6 @@ def dropout(n: OnnxNode, x: Any, ratio: Number = 0.5, training_mode: Number = Fa
     return x, expand_to(n.b, n.b.constant(np.array(True)), n.b.dims(x))
 
 
-@node("Transpose")
-def transpose(b: Any, x: Any, *, perm: Sequence[int] | None = None) -> Any:
-    """Make dimension perm[d] of x dimension d of out; reversed by default."""
-    order = range(b.type_of(x).rank)[::-1] if perm is None else perm
-    return b.transpose(x, permutation=tuple(order))
-
-
 @node("Reshape")
 def reshape(b: Any, x: Any, shape: Extents, *, allowzero: int = 0) -> Any:
     """Reshape x; a 0 in the shape copies x's dimension unless `allowzero`."""
@@ -167,14 +163,6 @@ def reshape(b: Any, x: Any, shape: Extents, *, allowzero: int = 0) -> Any:
                 raise PycError(ReasonCode.BAD_MODEL, f"`shape`: entry {i} copies no dimension of x")
             target[i] = dims[i] if extent == 0 else extent
     return reshape_to(b, x, target)
-
-
-@node("Flatten")
-def flatten(b: Any, x: Any, *, axis: int = 1) -> Any:
-    """[product of the dimensions before `axis`, product of the others]."""
-    dims = b.dims(x)
-    axis = axis + len(dims) if axis < 0 else axis
-    return reshape_to(b, x, (product(dims[:axis]), product(dims[axis:])))
 
 
 @node("Squeeze")
@@ -214,12 +202,6 @@ def tile(b: Any, x: Any, repeats: Extents) -> Any:
     return x
 
 
-@node("Concat")
-def concat(b: Any, *xs: Any, axis: int) -> Any:
-    """Join the inputs one after the other along `axis`."""
-    return chain(b, xs, axis)
-
-
 @node("Split")
 def split_node(
     n: OnnxNode, x: Any, split: Ints = None, *, axis: int = 0, num_outputs: int | None = None
@@ -228,19 +210,15 @@ def split_node(
     type_, outputs = n.b.type_of(x), len(n.proto.output)
     axis %= type_.rank
     if split is None:
-        count = outputs if num_outputs is None else num_outputs
-        split = _equal_parts(type_.shape[axis], count, outputs)
+        size, count = type_.shape[axis], outputs if num_outputs is None else num_outputs
+        if count != outputs:
+            raise unsupported(f"{count} parts: expected one for each of {outputs} outputs")
+        if size is None:
+            raise unsupported("a dynamic dimension without `split`: expected sizes")
+        part = -(-size // count)
+        split = [max(0, min(part, size - i * part)) for i in range(count)]
     pieces = pairwise(np.cumsum([0, *split]))
     return tuple(take(n.b, x, axis, int(start), int(stop)) for start, stop in pieces)
-
-
-def _equal_parts(size: int | None, count: int, outputs: int) -> list[int]:
-    if count != outputs:
-        raise unsupported(f"{count} parts: expected one for each of {outputs} outputs")
-    if size is None:
-        raise unsupported("a dynamic dimension without `split`: expected sizes")
-    part = -(-size // count)
-    return [max(0, min(part, size - i * part)) for i in range(count)]
 
 
 @node("Slice")
@@ -356,12 +334,10 @@ def one_hot(b: Any, indices: Any, depth: Number, values: Any, *, axis: int = -1)
     axis %= rank
     indices = b.convert(indices, I64)
     count = np.array(depth, np.int64)
-    negative = b.compare(indices, np.array(0, np.int64), predicate="lt")
+    negative = b.lt(indices, 0)
     indices = b.select(negative, b.add(indices, count), indices)
     shape = tuple(depth if i == axis else 1 for i in range(rank))
-    here = b.compare(
-        b.iota(shape=shape, axis=axis, dtype=I64), b.expand_dims(indices, axis), predicate="eq"
-    )
+    here = b.eq(b.iota(shape=shape, axis=axis, dtype=I64), b.expand_dims(indices, axis))
     off, on = (b.reshape(take(b, values, 0, i, i + 1), shape=()) for i in (0, 1))
     return b.select(here, on, off)
 
@@ -395,6 +371,6 @@ def trilu(b: Any, x: Any, k: Number = 0, *, upper: int = 1) -> Any:
     """Keep the upper or lower triangle of the last two dimensions, shifted by k; 0 elsewhere."""
     rank = b.type_of(x).rank
     rows, columns = b.iota_like(x, rank - 2), b.iota_like(x, rank - 1)
-    edge = b.add(rows, np.array(int(k), np.int64))
+    edge = b.add(rows, int(k))
     keep = b.compare(columns, edge, predicate="ge" if upper else "le")
-    return b.select(keep, x, b.scalar(0, x))
+    return b.select(keep, x, 0)

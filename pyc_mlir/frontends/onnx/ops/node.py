@@ -6,17 +6,19 @@
 
 The first parameter is the builder `b`, or the node `n` where more of it is read. Positional ones
 are the node's inputs, in order: values of the builder, or what their annotation names (`Ints`). One
-with a default may be left out. Keywords are attributes with their defaults; a dataclass is a group
-of attributes; `axes_` is the attribute `axes` beside an input of that name. What a node states
-beyond that is refused: passing over it could change the result.
+with a default may be left out; a dataclass stands for as many inputs as it has fields after `b`.
+Keywords are attributes with their defaults; a dataclass is a group of attributes; `axes_` is the
+attribute `axes` beside an input of that name. What a node states beyond that is refused: passing
+over it could change the result.
 
 A handler returns its node's output, or a tuple of outputs (leading ones, in order). It raises
 `unsupported(why)` for a form that PyC cannot express.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, signature
+from itertools import islice
 from typing import Annotated, Any, get_args
 
 import numpy as np
@@ -26,8 +28,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.frontends.importing.builders import GraphBuilder
 from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.importer import Ignored, not_read
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSizes, Untracked
-from pyc_mlir.frontends.importing.stated import Ignored, not_read
 
 # Annotations of inputs that are no values of the builder: the method of `OnnxNode` that reads them.
 Known = Annotated[Any, "known"]
@@ -166,7 +168,14 @@ class Handler:
         self.function = function
         self.__doc__ = function.__doc__
         self._takes_builder = first.name == "b"
-        self._inputs = [p for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD]
+        given = [p for p in rest if p.kind is p.POSITIONAL_OR_KEYWORD]
+        # Of each parameter its type, and the inputs that a dataclass stands for.
+        self._given: list[tuple[Any, list[Parameter]]] = [
+            (p.annotation, _fields_of(p)) for p in given
+        ]
+        self._inputs = [
+            q for p, (_, own) in zip(given, self._given, strict=True) for q in own or [p]
+        ]
         self._more = next((p for p in rest if p.kind is p.VAR_POSITIONAL), None)
         keywords = [p for p in rest if p.kind is p.KEYWORD_ONLY]
         self._groups: dict[str, Any] = {
@@ -180,7 +189,8 @@ class Handler:
         }
         for group in self._groups.values():
             for f in fields(group):
-                self._attributes[f.name] = f.name, f.default, _kind(f.default, f.type)
+                default = Parameter.empty if f.default is MISSING else f.default
+                self._attributes[f.name] = f.name, default, _kind(default, f.type)
 
     def bound(self, proto: onnx.NodeProto, operands: Sequence[Any]) -> Callable[[Any, Any], Any]:
         """Return the handler of one node: from a builder and `Lift` to the node's outputs."""
@@ -207,11 +217,10 @@ class Handler:
         outputs = out if isinstance(out, tuple) else (out,)
         for i, name in enumerate(n.proto.output):
             if name and (i >= len(outputs) or outputs[i] is None):
-                raise unsupported(f"output {i} (`{name}`): expected only {len(outputs)} outputs")
+                raise unsupported(f"output {i} (`{name}`): expected none, since PyC lacks it")
         return outputs
 
     def _operands(self, n: OnnxNode) -> list[Any]:
-        """Return the arguments for the inputs."""
         count = len(n.operands)
         for i in range(len(self._inputs), 0 if self._more else count):
             if n.operands[i] is not None:
@@ -229,7 +238,17 @@ class Handler:
                 given.append(None)
             else:
                 raise PycError(ReasonCode.BAD_MODEL, f"expected an input {i}, got none")
-        return given
+        left = iter(given)
+        grouped = [
+            kind(n.b, *islice(left, len(own))) if own else next(left) for kind, own in self._given
+        ]
+        return [*grouped, *left]
+
+
+def _fields_of(p: Parameter) -> list[Parameter]:
+    """Return the fields after `b` of a group of inputs, as parameters; none of one input."""
+    own = fields(p.annotation)[1:] if is_dataclass(p.annotation) else ()
+    return [p.replace(name=f.name, annotation=f.type) for f in own]
 
 
 def _kind(default: Any, annotation: Any) -> Any:

@@ -8,8 +8,7 @@ from typing import Any
 
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import chain, take
-from pyc_mlir.frontends.importing.transposed import applied, plan_axis, transposed_conv2d
-from pyc_mlir.frontends.importing.volumes import conv3d
+from pyc_mlir.frontends.importing.windows import Axis, applied, conv3d, plan_axis, transposed_conv2d
 from pyc_mlir.frontends.torch.ops.handler import AtenCall, aten, static_sizes
 
 # Stride, pads and dilation, each by spatial dimension; what a dimension of size 1 has.
@@ -30,8 +29,8 @@ def convolution(n: AtenCall, x: Any, *, transposed: bool, groups: int) -> Any:
         return _transposed(n, x, window, groups)
     weight = n.x("weight")
     if rank == 3:
-        stride, pads, dilation = window
-        out = conv3d(b, x, weight, stride, pads, pads, dilation, groups)
+        axes = [Axis(0, s, d, p, p) for s, p, d in zip(*window, strict=True)]
+        out = conv3d(b, x, weight, axes, groups)
     else:
         stride, pads, dilation = _flat(window)
         out = b.conv2d(

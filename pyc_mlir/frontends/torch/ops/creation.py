@@ -14,8 +14,7 @@ import numpy as np
 from pyc_mlir.dialects.ops.creation import words_of
 from pyc_mlir.dialects.types import DTYPES, I64, accumulator, is_float
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.indexing import linear_indices
-from pyc_mlir.frontends.importing.shaping import expand_to, vector
+from pyc_mlir.frontends.importing.shaping import expand_to, linear_indices, vector
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
 from pyc_mlir.frontends.torch.ops.handler import AtenCall, aten, draws, promoted
 

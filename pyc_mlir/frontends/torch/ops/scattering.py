@@ -6,8 +6,15 @@ import numpy as np
 
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64, accumulator, is_float
 from pyc_mlir.frontends.importing.errors import unsupported
-from pyc_mlir.frontends.importing.indexing import scatter_along, take_along, wrapped
-from pyc_mlir.frontends.importing.shaping import expand_to, product, reshape_to, take
+from pyc_mlir.frontends.importing.shaping import (
+    expand_to,
+    product,
+    reshape_to,
+    scatter_along,
+    take,
+    take_along,
+    wrapped,
+)
 from pyc_mlir.frontends.importing.sizes import Extent
 from pyc_mlir.frontends.torch.ops.handler import AtenCall, aten
 from pyc_mlir.frontends.torch.ops.indexing import linear_index

@@ -1,28 +1,178 @@
-"""Products and sums: MatMul, Gemm, Det, Einsum; reductions, ArgMax, running sums."""
+"""Elementwise operators, products and sums: arithmetic, activations, MatMul, Einsum, reductions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects import functions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.functions import accumulated
+from pyc_mlir.dialects.functions import accumulated, integer_power
+from pyc_mlir.dialects.ir import angles, divisions
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
-from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
+from pyc_mlir.dialects.types import BOOL, DTYPES, is_float, is_integer
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import product, reshape_to, swap_last, take
-from pyc_mlir.frontends.onnx.ops.node import Ints, Number, OnnxNode, formulas, node
+from pyc_mlir.frontends.onnx.ops.node import Ints, Number, OnnxNode, formulas, node, pyc_dtype
+
+# ONNX's name -> the pyc op of the same meaning, operands in the same order.
+_SAME = {
+    "Abs": "abs", "Add": "add", "Ceil": "ceil", "Cos": "cos", "Div": "div", "Erf": "erf",
+    "Exp": "exp", "Floor": "floor", "Log": "log", "Mul": "mul", "Neg": "neg", "Relu": "relu",
+    "Round": "round", "Sigmoid": "sigmoid", "Sin": "sin", "Sqrt": "sqrt", "Sub": "sub",
+    "Tanh": "tanh", "And": "and", "Or": "or", "Not": "not", "BitwiseAnd": "and",
+    "BitwiseOr": "or", "BitwiseXor": "xor", "BitwiseNot": "not", "Where": "select",
+    "Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge",
+    "Xor": "ne", "MatMul": "matmul",
+}  # fmt: skip
+_FUNCTIONS = ("Tan", "Cosh", "Sinh", "Asinh", "Acosh", "Atanh", "Sign", "Softplus", "Mish")
+
+
+def _op(name: str) -> Callable[..., Any]:
+    return lambda b, *xs: getattr(b, name)(*xs)
+
+
+formulas({name: ("Build one pyc op.", _op(op)) for name, op in _SAME.items()})
+
+
+@node("Sum", "Mean")
+def total(n: OnnxNode, x: Any, *more: Any) -> Any:
+    """out = x0 + x1 + ..., over their count for the mean."""
+
+    def formula(*values: Any) -> Any:
+        out = reduce(n.b.add, values)
+        return out if n.op == "Sum" else n.b.div(out, len(values))
+
+    return accumulated(n.b, x, formula, *more)
+
+
+def leaky(b: Any, x: Any, alpha: float) -> Any:
+    """out = alpha * x where x < 0, else x."""
+    return b.select(b.lt(x, 0), b.mul(x, alpha), x)
+
+
+def bent(b: Any, x: Any) -> Any:
+    """e^x - 1 for x <= 0; positive x are cut to 0, so that the branch not taken stays finite."""
+    return functions.expm1(b, b.minimum(x, 0))
+
+
+def elu(b: Any, x: Any, alpha: float) -> Any:
+    """out = alpha * (e^x - 1) where x < 0, else x."""
+    return b.select(b.lt(x, 0), b.mul(alpha, bent(b, x)), x)
+
+
+def _hard_sigmoid(b: Any, x: Any, alpha: float, beta: float) -> Any:
+    line = b.add(b.mul(x, alpha), beta)
+    return b.clip(line, 0, 1)
+
+
+_COMPOSED = {name: getattr(functions, name.lower()) for name in _FUNCTIONS}
+_ANGLES = {name: getattr(angles, name.lower()) for name in ("Atan", "Asin", "Acos")}
+formulas({
+    **{name: (f"out = {f.__doc__}", f) for name, f in (_COMPOSED | _ANGLES).items()},
+    "Identity": ("out = x.", lambda b, x: x),
+    "Reciprocal": ("out = 1 / x.", lambda b, x: b.div(1, x)),
+    "IsNaN": ("out = x != x.", lambda b, x: b.ne(x, x)),
+    "Cast": ("out = x as `to`.", lambda b, x, *, to: b.convert(x, pyc_dtype(to))),
+    "CastLike": ("out = x in the element type of the second input.",
+                 lambda b, x, like: b.convert(x, b.type_of(like).dtype)),
+    "Mod": ("The remainder of the divisor's sign (fmod=0, integers) or the dividend's (fmod=1).",
+            lambda b, x, y, *, fmod=0: b.rem(x, y) if fmod else divisions.remainder(b, x, y)),
+    "BitShift": ("Shift the bits of x left or right.", lambda b, x, y, *, direction:
+                 (b.shift_left if direction == "LEFT" else b.shift_right)(x, y)),
+    "Gelu": ("pyc.gelu, exact or with tanh.",
+             lambda b, x, *, approximate="none": b.gelu(x, approximate=approximate)),
+    "Swish": ("out = x * sigmoid(alpha x).", lambda b, x, *, alpha=1.0: b.silu(x)
+              if alpha == 1.0 else b.mul(x, b.sigmoid(b.mul(x, alpha)))),
+    "LeakyRelu": ("out = alpha * x where x < 0, else x.",
+                  lambda b, x, *, alpha=0.01: leaky(b, x, alpha)),
+    "PRelu": ("out = slope * x where x < 0, else x.",
+              lambda b, x, slope: b.select(b.lt(x, 0), b.mul(x, slope), x)),
+    "Elu": ("out = alpha * (e^x - 1) where x < 0, else x.",
+            lambda b, x, *, alpha=1.0: elu(b, x, alpha)),
+    "ThresholdedRelu": ("out = x where x > alpha, else 0.",
+                        lambda b, x, *, alpha=1.0: b.select(b.gt(x, alpha), x, 0)),
+    "Celu": ("out = max(0, x) + min(0, alpha * (e^(x/alpha) - 1)).", lambda b, x, *, alpha=1.0:
+             b.add(b.maximum(x, 0), b.minimum(0, b.mul(alpha, bent(b, b.div(x, alpha)))))),
+    # Klambauer et al., 2017.
+    "Selu": ("out = gamma * x where x > 0, else gamma * alpha * (e^x - 1).", lambda
+             b, x, *, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875:
+             b.select(b.gt(x, 0), b.mul(gamma, x), b.mul(gamma * alpha, bent(b, x)))),
+    "Shrink": ("out = x + bias where x < -lambd, x - bias where x > lambd, else 0.", lambda
+               b, x, *, bias=0.0, lambd=0.5: b.select(
+                   b.lt(x, -lambd), b.add(x, bias), b.select(b.gt(x, lambd), b.sub(x, bias), 0))),
+    "Max": ("out = max(x0, x1, ...), from the left.", lambda b, *xs: reduce(b.maximum, xs)),
+    "Min": ("out = min(x0, x1, ...), from the left.", lambda b, *xs: reduce(b.minimum, xs)),
+    "Softsign": ("out = x / (1 + |x|).", lambda b, x: b.div(x, b.add(1, b.abs(x)))),
+    "HardSigmoid": ("out = max(0, min(1, alpha * x + beta)).",
+                    lambda b, x, *, alpha=0.2, beta=0.5: _hard_sigmoid(b, x, alpha, beta)),
+    "HardSwish": ("out = x * max(0, min(1, x / 6 + 0.5)).",
+                  lambda b, x: b.mul(x, _hard_sigmoid(b, x, 1 / 6, 0.5))),
+    "Softmax": ("pyc.softmax along `axis`.", lambda b, x, *, axis=-1: b.softmax(x, axis=axis)),
+    "LogSoftmax": ("pyc.log_softmax along `axis`.",
+                   lambda b, x, *, axis=-1: b.log_softmax(x, axis=axis)),
+})  # fmt: skip
+
+
+@node("Hardmax")
+def hardmax(b: Any, x: Any, *, axis: int = -1) -> Any:
+    """out = 1 at the first maximum along `axis`, else 0."""
+    type_ = b.type_of(x)
+    axis %= type_.rank
+    best = b.argmax(x, axis=axis, keepdims=True)
+    return b.cast(b.eq(b.iota_like(x, axis), best), dtype=type_.dtype)
+
+
+@node("IsInf")
+def is_inf(b: Any, x: Any, *, detect_negative: int = 1, detect_positive: int = 1) -> Any:
+    """out = x is one of the infinities that the attributes select."""
+    if detect_negative and detect_positive:
+        return b.eq(b.abs(x), np.inf)
+    return b.eq(x, -np.inf if detect_negative else np.inf if detect_positive else np.nan)
+
+
+@node("Clip")
+def clip(b: Any, x: Any, low: Any = None, high: Any = None) -> Any:
+    """out = min(max(x, low), high); either bound may be missing."""
+    if low is not None and high is not None:
+        return b.clip(x, low, high)
+    out = x if low is None else b.maximum(x, low)
+    return out if high is None else b.minimum(out, high)
+
+
+@node("BitCast")
+def bit_cast(b: Any, x: Any, *, to: int) -> Any:
+    """Reinterpret the bits of x as another type of the same width."""
+    own, target = b.type_of(x).dtype, pyc_dtype(to)
+    if target.itemsize != own.itemsize or own == np.bool_:
+        raise unsupported(f"bits of {own} as {target}: expected types of one size")
+    return b.bitcast(x, dtype=target)
+
+
+@node("Pow")
+def power(n: OnnxNode, x: Any, y: Any) -> Any:
+    """out = base ** exponent in the base's type.
+
+    Integers: a known exponent by products, others by way of f64, which is exact up to 2^53.
+    """
+    b, base = n.b, n.b.type_of(x).dtype
+    if not is_integer(base):
+        return b.pow(x, b.convert(y, base))
+    known = n.operands[1]
+    if isinstance(known, np.ndarray) and known.size == 1:
+        exponent = known.reshape(()).item()
+        if not 0 <= exponent <= 64 or exponent != int(exponent):
+            raise unsupported(f"exponent {exponent} of an integer base: expected 0, 1, ..., 64")
+        return integer_power(b, x, int(exponent))
+    out = b.pow(*(b.cast(v, dtype=DTYPES["f64"]) for v in (x, y)))
+    return b.cast(b.round(out) if is_integer(b.type_of(y).dtype) else out, dtype=base)
+
 
 _MAX_DETERMINANT = 4
 _MARKS = str.maketrans("", "", ".,->")
-
-
-@node("MatMul")
-def matmul(b: Any, x: Any, y: Any) -> Any:
-    """numpy's matmul."""
-    return b.matmul(x, y)
 
 
 @node("Gemm")
@@ -48,7 +198,7 @@ def _scaled(b: Any, x: Any, factor: float) -> Any:
         return x
     if not is_float(b.type_of(x).dtype) and factor != int(factor):
         raise unsupported(f"factor {factor} with integers: expected a whole number")
-    return b.mul(x, b.scalar(factor, x))
+    return b.mul(x, factor)
 
 
 @node("Det")
@@ -129,8 +279,8 @@ def _plain(b: Any, x: Any, label: str) -> tuple[Any, str]:
     while len(set(label)) < len(label):
         place = next(i for i, c in enumerate(label) if c in label[:i])
         first = label.index(label[place])
-        same = b.compare(b.iota_like(x, first), b.iota_like(x, place), predicate="eq")
-        x = b.reduce_sum(b.select(same, x, b.scalar(0, x)), axes=(place,), keepdims=False)
+        same = b.eq(b.iota_like(x, first), b.iota_like(x, place))
+        x = b.reduce_sum(b.select(same, x, 0), axes=(place,), keepdims=False)
         label = label[:place] + label[place + 1 :]
     return x, label
 
@@ -221,13 +371,7 @@ def _extreme(b: Any, x: Any, fold: _Fold, op: str) -> Any:
     wide = b.cast(x, dtype=DTYPES["i8"])
     # The identities of i8 are not 0 and 1: an empty maximum is false, an empty minimum true.
     zero = b.constant(np.array(0, np.int8))
-    return b.compare(fold(op, wide), zero, predicate="gt")
-
-
-def _mean(b: Any, x: Any, fold: _Fold) -> Any:
-    if is_float(b.type_of(x).dtype) or not fold.axes:
-        return fold("reduce_mean", x)
-    return b.div(fold("reduce_sum", x), b.count(x, fold.axes))
+    return b.gt(fold(op, wide), zero)
 
 
 def _log_sum_exp(b: Any, x: Any, fold: _Fold) -> Any:
@@ -235,8 +379,8 @@ def _log_sum_exp(b: Any, x: Any, fold: _Fold) -> Any:
 
     def compute(x: Any) -> Any:
         top = b.reduce_max(x, axes=axes, keepdims=True)
-        finite = b.compare(b.abs(top), b.scalar(np.inf, x), predicate="lt")
-        top = b.select(finite, top, b.scalar(0, x))
+        finite = b.lt(b.abs(top), np.inf)
+        top = b.select(finite, top, 0)
         total = b.reduce_sum(b.exp(b.sub(x, top)), axes=axes, keepdims=True)
         out = b.add(b.log(total), top)
         # Dimensions of size 1: any reduction drops them.
@@ -252,7 +396,9 @@ _REDUCTIONS: dict[str, tuple[str, Callable[[Any, Any, _Fold], Any]]] = {
                   lambda b, x, fold: _extreme(b, x, fold, "reduce_max")),
     "ReduceMin": ("One pyc reduction; i1 goes by way of i8.",
                   lambda b, x, fold: _extreme(b, x, fold, "reduce_min")),
-    "ReduceMean": ("The mean; of integers, rounded toward zero.", _mean),
+    "ReduceMean": ("The mean; of integers, rounded toward zero.", lambda b, x, fold:
+                   fold("reduce_mean", x) if is_float(b.type_of(x).dtype) or not fold.axes
+                   else b.div(fold("reduce_sum", x), b.count(x, fold.axes))),
     "ReduceL1": ("out = sum |x|.", lambda b, x, fold: fold("reduce_sum", b.abs(x))),
     "ReduceL2": ("out = sqrt(sum x^2).", lambda b, x, fold: _of_floats(
         b, x, lambda x: b.sqrt(fold("reduce_sum", b.mul(x, x))))),
@@ -284,7 +430,7 @@ def arg_extreme(
     index = b.argmax(x, axis=axis, keepdims=bool(keepdims))
     if not select_last_index:
         return index
-    return b.sub(b.sub(b.size(x, axis), np.array(1, np.int64)), index)
+    return b.sub(b.sub(b.size(x, axis), 1), index)
 
 
 @node("CumSum", "CumProd")

@@ -1,6 +1,7 @@
-"""Transposed convolution as one ordinary convolution and a depth-to-space: no zeros between.
+"""Transposed convolutions without zeros between elements, and windows over volumes by images.
 
-Along an axis, ``full[s*i + p] += x[i] * w[p]``. The result at ``s*t + u - front`` (phase u < s) is
+Transposed, along an axis, ``full[s*i + p] += x[i] * w[p]``. The result at ``s*t + u - front``
+(phase u < s) is
 
     sum over j of x[t + j - low] * w[s*(taps - 1 - j) + u - before]
 
@@ -9,9 +10,12 @@ deconvolution layer the same as a convolutional layer?", arXiv:1609.07009, 2016)
 axes are filters of one conv2d, ordered (phase of rows, phase of columns, filter) inside a group;
 the depth-to-space puts them side by side. Taps that a phase lacks are zeros: they add nothing to a
 sum, but make NaN of an infinite x that they meet.
+
+A window over (depth, height, width) is unfolded along the depth: each depth of the result becomes
+an image, each channel at each depth of the window a channel of it. x is [n, c, d, h, w].
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +25,9 @@ import numpy as np
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.frontends.importing.builders import ConstantBuilder, GraphBuilder, NotWrittenOut
-from pyc_mlir.frontends.importing.shaping import merge, spaced, split, take
+from pyc_mlir.frontends.importing.errors import unsupported
+from pyc_mlir.frontends.importing.shaping import merge, product, reshape_to, spaced, split, take
+from pyc_mlir.frontends.importing.sizes import SymbolicSize
 
 SPATIAL = (2, 3)
 # Taps of all phases, zeros included, that a dilated kernel may have for each tap of its own.
@@ -184,3 +190,94 @@ def depth_to_space(
         x = b.pad(x, low=(0,) * len(order), high=tuple(high))
     x = merge(b, merge(b, x, at + 3), at + 1)
     return merge(b, x, 1) if group else x
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis that windows slide along: sizes, steps, and pads before and after."""
+
+    kernel: int
+    stride: int = 1
+    dilation: int = 1
+    low: int = 0
+    high: int = 0
+
+    @property
+    def reach(self) -> int:
+        """Positions that a window spans."""
+        return self.dilation * (self.kernel - 1) + 1
+
+
+def window_of(axes: Sequence[Axis]) -> dict[str, tuple[int, ...]]:
+    """Return the parameters of pyc.conv2d for two axes; pads: top, left, bottom, right."""
+    return {
+        "strides": tuple(a.stride for a in axes),
+        "pads": (*(a.low for a in axes), *(a.high for a in axes)),
+        "dilations": tuple(a.dilation for a in axes),
+    }
+
+
+def conv3d(b: Any, x: Any, weight: Any, axes: Sequence[Axis], groups: int) -> Any:
+    """Build the convolution of x with weight [f, c / groups, kd, kh, kw]; one pyc.conv2d."""
+    deep, *flat = axes
+    filters, inner, kd, kh, kw = b.type_of(weight).shape
+    x = b.pad(x, low=(0, 0, deep.low, 0, 0), high=(0, 0, deep.high, 0, 0))
+    n, c, depth, h, w = b.dims(x)
+    if isinstance(depth, SymbolicSize):
+        raise unsupported("a dynamic depth of a window over volumes: expected a static one")
+    # i64 [out, window]: the depths that each window holds.
+    starts = np.arange(0, max(depth - deep.dilation * (kd - 1), 0), deep.stride)
+    places = (starts[:, None] + deep.dilation * np.arange(kd)[None, :]).astype(np.int64)
+    unfolded = b.transpose(
+        b.gather(x, b.constant(places), axis=2), permutation=(0, 2, 1, 3, 4, 5)
+    )  # [n, out, c, kd, h, w]
+    images = reshape_to(b, unfolded, (product((n, len(places))), product((c, kd)), h, w))
+    weight = b.reshape(weight, shape=(filters, inner * kd, kh, kw))
+    out = b.conv2d(images, weight, **window_of(flat), groups=groups)
+    _, _, height, width = b.dims(out)
+    apart = reshape_to(b, out, (n, len(places), filters, height, width))
+    return b.transpose(apart, permutation=(0, 2, 1, 3, 4))
+
+
+def pool3d(b: Any, x: Any, axes: Sequence[Axis], pool: Callable[[Any, Sequence[Axis]], Any]) -> Any:
+    """x [n, c, d, h, w] pooled along height and width, then along depth, by a pool of images.
+
+    A mean is that of means, since counts are products of counts.
+    """
+    deep, *flat = axes
+    n, c, d, h, w = b.dims(x)
+    out = pool(reshape_to(b, x, (n, product((c, d)), h, w)), flat)
+    _, _, height, width = b.dims(out)
+    out = pool(reshape_to(b, out, (n, c, d, product((height, width)))), (deep, Axis(1)))
+    return reshape_to(b, out, (n, c, b.dims(out)[2], height, width))
+
+
+def transposed_conv3d(b: Any, x: Any, weight: Any, axes: Sequence[Axis], groups: int) -> Any:
+    """Build the gradient of a convolution: `conv3d` of x with zeros between, by reversed weights.
+
+    weight: [c, f / groups, kd, kh, kw]. The axes' pads are the number of elements to crop at the
+    ends of the full result; below 0, zeros are added to it.
+    """
+    channels, few, *kernel = b.type_of(weight).shape
+    for axis, a in enumerate(axes, start=2):
+        x = spaced(b, x, axis, a.stride - 1)
+        index = np.arange(a.kernel)[::-1].astype(np.int64)
+        weight = b.gather(weight, b.constant(index), axis=axis)
+    # As [f, c / groups, ...].
+    apart = b.reshape(weight, shape=(groups, channels // groups, few, *kernel))
+    turned = b.transpose(apart, permutation=(0, 2, 1, 3, 4, 5))
+    weight = b.reshape(turned, shape=(groups * few, channels // groups, *kernel))
+    full = [
+        Axis(a.kernel, 1, a.dilation, *(max(0, a.reach - 1 - cut) for cut in (a.low, a.high)))
+        for a in axes
+    ]
+    out = conv3d(b, x, weight, full, groups)
+    # What is cut beyond the reach of a window holds no product, nor do zeros that are added.
+    for axis, a in enumerate(axes, start=2):
+        first, last = (max(0, cut - (a.reach - 1)) for cut in (a.low, a.high))
+        if first or last:
+            size = b.dims(out)[axis]
+            if isinstance(size, SymbolicSize):
+                raise unsupported("pads larger than the window: expected static sizes")
+            out = take(b, out, axis, first, size - last)
+    return out

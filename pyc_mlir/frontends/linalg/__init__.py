@@ -1,1 +1,0 @@
-"""Modules of linalg on tensors, and TOSA by way of it, as pyc programs."""
