@@ -22,7 +22,7 @@ import numpy as np
 from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.pipelines.kernels.knobs import UNROLLS, KernelKnobs, knob, known, parts_of
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, SIZES, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.narrow import BOUNDS, NARROW, Narrow
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise
@@ -84,8 +84,7 @@ class Elementwise(KernelKnobs, family="elementwise"):
     streaming: bool = knob(False, (False, True))
     dtype: str = "f32"
 
-    def misfit(self) -> str:
-        """Return what was expected of columns for streaming."""
+    def _misfit(self) -> str:
         aligned = isinstance(self.columns, int) and self.columns % LINE == 0
         wrong = self.streaming and self.rows != 1 and not aligned
         return "columns in lines of 16 for streaming" if wrong else ""
@@ -106,36 +105,38 @@ class Elementwise(KernelKnobs, family="elementwise"):
         parts = (rows_part, columns_part, unroll, streaming)
         return Elementwise(rows, columns, program, *parts, dtype)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: x, the program's reads, y."""
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x, the program's reads, y."""
         shape = (self.rows, self.columns)
         reads = self.program.operands("read", *shape)
-        operands = (Operand("x", shape), *reads, Operand("y", shape, "out"))
-        operands = in_type(operands, self.dtype)
-        pairs = zip(reads, self.program.reads, strict=True)
-        alike = ["x", *(o.name for o, read in pairs if read.is_alike(self.rows))]
-        return Kernel(name, operands, self._grid, self._body, tuple(("y", n) for n in alike))
+        return in_type((Operand("x", shape), *reads, Operand("y", shape, "out")), self.dtype)
+
+    def _in_place(self) -> tuple[tuple[str, str], ...]:
+        reads = enumerate(self.program.reads)
+        alike = (f"read{n}" for n, read in reads if read.is_alike(self.rows))
+        return tuple(("y", name) for name in ("x", *alike))
 
     def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index, Index]:
         columns = size(self.columns).ceildiv(self.columns_part)
         return columns, size(self.rows).ceildiv(self.rows_part)
 
-    def _body(self, k: Build, x: Memory, *others: Memory) -> None:
-        k.streaming(others[-1], self.streaming, partial(self._work, k, x, others))
-
-    def _work(self, k: Build, x: Memory, others: Sequence[Memory], streaming: bool) -> None:
-        *reads, y = others
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        x, y = memory["x"], memory["y"]
         rows, columns = x.shape
-        start, length = self._share_of_columns(k, columns)
-        held = InKernel(k, self.program, tuple(reads))
-        first = k.workgroup(1) * self.rows_part
-        with k.range(first, least(first + self.rows_part, rows)) as i:
-            apply = held.row(i)
 
-            @k.blocks(length, self.unroll)
-            def _(places: Sequence[Lanes]) -> None:
-                moved = (Lanes(start + at.start, at.mask) for at in places)
-                self._block(k, x, y, i, apply, moved, streaming)
+        def work(streaming: bool) -> None:
+            start, length = self._share_of_columns(k, columns)
+            held = InKernel.of(k, self.program, "read", memory)
+            first = k.workgroup(1) * self.rows_part
+            with k.range(first, least(first + self.rows_part, rows)) as i:
+                apply = held.row(i)
+
+                @k.blocks(length, self.unroll)
+                def _(places: Sequence[Lanes]) -> None:
+                    moved = (at.moved(start) for at in places)
+                    self._block(k, x, y, i, apply, moved, streaming)
+
+        k.streaming(y, self.streaming, work)
 
     def _block(
         self,
@@ -194,8 +195,7 @@ class ByteElementwise(Elementwise, family="int8_elementwise"):
     result: str = knob("f32", among=("f32", *BOUNDS))
     narrow: Narrow = NARROW
 
-    def misfit(self) -> str:
-        """Return what was expected of the types, and of the conversion to bytes."""
+    def _misfit(self) -> str:
         if not {*self.dtypes} <= {"f32", *BOUNDS} or len(self.dtypes) != 1 + len(
             self.program.reads
         ):
@@ -203,14 +203,14 @@ class ByteElementwise(Elementwise, family="int8_elementwise"):
         wrong = self.result in BOUNDS and self.narrow.dtype != self.result
         return f"a conversion to {self.result}" if wrong else ""
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: x, the program's reads, y."""
-        plain = super().kernel(name)
-        kinds = zip(plain.operands, (*self.dtypes, self.result), strict=True)
-        operands = tuple(replace(o, dtype=dtype) for o, dtype in kinds)
-        alike = {o.name for o in operands if o.dtype == self.result}
-        pairs = tuple(pair for pair in plain.in_place if pair[1] in alike)
-        return replace(plain, operands=operands, in_place=pairs)
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x, the program's reads, y."""
+        kinds = zip(super().operands(), (*self.dtypes, self.result), strict=True)
+        return tuple(replace(o, dtype=dtype) for o, dtype in kinds)
+
+    def _in_place(self) -> tuple[tuple[str, str], ...]:
+        alike = {o.name for o in self.operands() if o.dtype == self.result}
+        return tuple(pair for pair in super()._in_place() if pair[1] in alike)
 
     def _block(
         self,

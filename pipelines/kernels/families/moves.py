@@ -18,10 +18,9 @@ what follows; here every number is read once and written once, also where a norm
 follow the concatenation (DenseNet).
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate, product
 from math import prod
 from typing import Any
@@ -33,11 +32,17 @@ from pyc_mlir.dialects.ops.convolution import spatial
 from pyc_mlir.dialects.ops.resize import axis_taps, phase_taps
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.kernels.knobs import UNROLLS, KernelKnobs, knob, known, parts_of, shares
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, fma, interleaved, least
-from pyc_mlir.pipelines.kernels.lang.words import transposed
+from pyc_mlir.pipelines.kernels.lang.values import (
+    Index,
+    Vector,
+    fma,
+    interleaved,
+    least,
+    transposed,
+)
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
 from pyc_mlir.pipelines.kernels.nest import cores_for, share
 from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
@@ -76,16 +81,10 @@ class Transpose(KernelKnobs, family="transpose"):
     down: bool = knob(True, (False, True))
     streaming: bool = knob(False, (False, True))
 
-    def misfit(self) -> str:
-        """Return what was expected of rows for streaming."""
+    def _misfit(self) -> str:
         together = self.rows if self.inner == 1 else self.inner
         wrong = self.streaming and (isinstance(together, str) or together % _WIDEST)
         return f"rows or inner in multiples of {_WIDEST} for streaming" if wrong else ""
-
-    @property
-    def flops(self) -> int:
-        """None."""
-        return 0
 
     @staticmethod
     def on(target: Target, batch: Dim, rows: Dim, columns: Dim, inner: Dim = 1) -> "Transpose":
@@ -108,17 +107,21 @@ class Transpose(KernelKnobs, family="transpose"):
             tile = (_WIDEST, 256) if down else (256, _WIDEST)
         return Transpose(*shape, tile_rows=tile[0], tile_columns=tile[1], down=down, **others)
 
-    @property
-    def _shape(self) -> tuple[Dim, ...]:
-        shape = (self.batch, self.rows, self.columns, self.inner)
-        return shape[:3] if self.inner == 1 else shape
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x and y."""
+        inner = () if self.inner == 1 else (self.inner,)
+        x = Operand("x", (self.batch, self.rows, self.columns, *inner))
+        return x, Operand("y", (self.batch, self.columns, self.rows, *inner), "out")
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x and y."""
-        batch, rows, columns, *inner = self._shape
-        x = Operand("x", (batch, rows, columns, *inner))
-        y = Operand("y", (batch, columns, rows, *inner), "out")
-        return Kernel(name, (x, y), self._grid, self._body)
+    def refusal(self, target: Target) -> str:
+        """Refuse blocks that are mostly empty and copies of less than a vector: no gain."""
+        lanes = target.vector_bytes // 4
+        sides = (self.rows, self.columns) if self.inner == 1 else ()
+        if any(isinstance(side, int) and side < lanes for side in sides):
+            return f"transpose: expected sides of at least {lanes}, got {sides}"
+        if isinstance(self.inner, int) and 1 < self.inner < _LEAST_INNER:
+            return f"transpose: expected rows of at least {_LEAST_INNER}, got {self.inner}"
+        return ""
 
     def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index, Index]:
         """Return tiles across, and down all matrices: IREE's third dimension has 16 bits."""
@@ -126,16 +129,18 @@ class Transpose(KernelKnobs, family="transpose"):
         across = size(self.columns).ceildiv(self.tile_columns)
         return across, down * size(self.batch).ceildiv(self.batches)
 
-    def _body(self, k: Build, x: Memory, y: Memory) -> None:
-        k.streaming(y, self.streaming, partial(self._work, k, x, y))
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        x, y = memory["x"], memory["y"]
 
-    def _work(self, k: Build, x: Memory, y: Memory, streaming: bool) -> None:
-        down = x.shape[1].ceildiv(self.tile_rows)
-        first = k.workgroup(1) // down * self.batches
-        row = k.workgroup(1) % down * self.tile_rows
-        with k.range(first, least(first + self.batches, x.shape[0])) as b:
-            tile = TransposeTile(k, self, x, y, b, row, streaming)
-            tile.blocks() if self.inner == 1 else tile.copies()
+        def work(streaming: bool) -> None:
+            down = x.shape[1].ceildiv(self.tile_rows)
+            first = k.workgroup(1) // down * self.batches
+            row = k.workgroup(1) % down * self.tile_rows
+            with k.range(first, least(first + self.batches, x.shape[0])) as b:
+                tile = TransposeTile(k, self, x, y, b, row, streaming)
+                tile.blocks() if self.inner == 1 else tile.copies()
+
+        k.streaming(y, self.streaming, work)
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,10 @@ class TransposeTile:
         along, across = (top, least(bottom, low)), (left, least(right, side))
         outer, inner = (across, along) if self.knobs.down else (along, across)
         with self._walk(*outer) as first, self._walk(*inner) as second:
-            self._whole(*((second, first) if self.knobs.down else (first, second)))
+            i, j = (second, first) if self.knobs.down else (first, second)
+            block = [self.x.load(self.b, i + r, j) for r in range(lanes)]
+            for c, column in enumerate(transposed(block)):
+                self._put(column, j + c, i)
         if self._ragged(1):
             with self.k.when(under), self._walk(*across) as j:
                 self._edge(low, j)
@@ -193,16 +201,8 @@ class TransposeTile:
         size = self.x.shape[dimension].number
         return size is None or size % self.k.lanes > 0
 
-    @contextmanager
-    def _walk(self, low: Index, high: Index) -> Iterator[Index]:
-        with self.k.range(low, high, self.k.lanes) as at:
-            yield at
-
-    def _whole(self, i: Index, j: Index) -> None:
-        """Move a square block from registers to registers."""
-        block = [self.x.load(self.b, i + r, j) for r in range(self.k.lanes)]
-        for c, column in enumerate(transposed(block)):
-            self._put(column, j + c, i)
+    def _walk(self, low: Index, high: Index) -> AbstractContextManager[Index]:
+        return self.k.range(low, high, self.k.lanes)
 
     def _edge(self, i: Index, j: Index) -> None:
         """Move a block of which rows or columns may be missing.
@@ -225,20 +225,6 @@ class TransposeTile:
 
     def _put(self, value: Vector, *place: Index | Lanes) -> None:
         self.y.store(value, self.b, *place, streaming=self.streaming)
-
-
-def _refuse_sides(knobs: Transpose, target: Target) -> str:
-    """Refuse blocks that are mostly empty and copies of less than a vector: they gain nothing."""
-    if reason := refuse_narrow(target):
-        return reason
-    lanes = target.vector_bytes // 4
-    sides = (knobs.rows, knobs.columns) if knobs.inner == 1 else ()
-    if any(isinstance(side, int) and side < lanes for side in sides):
-        return f"transpose: expected sides of at least {lanes}, got {sides}"
-    if isinstance(knobs.inner, int) and 1 < knobs.inner < _LEAST_INNER:
-        expected = f"expected rows of at least {_LEAST_INNER}"
-        return f"transpose: {expected}, got {knobs.inner}"
-    return ""
 
 
 @dataclass(frozen=True)
@@ -292,7 +278,7 @@ def _match_transpose(work: Work, target: Target) -> list[KernelOffer]:
     return TRANSPOSE.offer(knobs, target, 1, [Feed(node.operands[0], cuts)])
 
 
-TRANSPOSE = Family("transpose", Transpose, _match_transpose, _refuse_sides)
+TRANSPOSE = Family("transpose", Transpose, _match_transpose)
 
 
 @dataclass(frozen=True)
@@ -341,8 +327,7 @@ class Resize(KernelKnobs, family="resize"):
     along: Phases
     workgroups: int = knob(1, lambda k, target: shares(target, k.rows))
 
-    def misfit(self) -> str:
-        """Return what was expected of the outputs and taps of an element."""
+    def _misfit(self) -> str:
         outputs = self.down.factor * self.along.factor
         near = max(*self.down.reach, *self.along.reach) <= _LARGEST_DISTANCE
         if outputs <= _MOST_OUTPUTS and near:
@@ -362,22 +347,15 @@ class Resize(KernelKnobs, family="resize"):
         """True where vectors run along rows."""
         return self.channels == 1 and self.along.factor == 2
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: x, y."""
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x and y."""
+        inner = () if self.is_planar else (self.channels,)
         high, wide = self.rows * self.down.factor, self.columns * self.along.factor
-        operands = (
-            Operand("x", (self.images, self.rows, self.columns, self.channels)),
-            Operand("y", (self.images, high, wide, self.channels), "out"),
-        )
-        if self.is_planar:
-            operands = (
-                Operand("x", (self.images, self.rows, self.columns)),
-                Operand("y", (self.images, high, wide), "out"),
-            )
-        return Kernel(name, operands, lambda size: (self.workgroups,), self._body)
+        x = Operand("x", (self.images, self.rows, self.columns, *inner))
+        return x, Operand("y", (self.images, high, wide, *inner), "out")
 
-    def _body(self, k: Build, x: Memory, y: Memory) -> None:
-        _Growing(k, self, x, y).build()
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        _Growing(k, self, memory["x"], memory["y"]).build()
 
 
 @dataclass(frozen=True)
@@ -561,8 +539,7 @@ class Concat(KernelKnobs, family="concat"):
     rows_part: int = knob(1, lambda k, target: parts_of(target, k.rows, (1, 16, 256)))
     unroll: int = knob(2, UNROLLS)
 
-    def misfit(self) -> str:
-        """Return what was expected of the parts: one at least."""
+    def _misfit(self) -> str:
         return "" if self.widths else "parts"
 
     @property
@@ -584,29 +561,26 @@ class Concat(KernelKnobs, family="concat"):
         """The length of a row of the result."""
         return sum(self.widths)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: the parts, the program's reads, y."""
+    def operands(self) -> tuple[Operand, ...]:
+        """Return the parts, the program's reads, y."""
         parts = [Operand(f"x{i}", (self.rows, w)) for i, w in enumerate(self.widths)]
         reads = self.program.operands("read", self.rows, self.columns)
-        result = Operand("y", (self.rows, self.columns), "out")
-        return Kernel(name, (*parts, *reads, result), self._grid, self._body)
+        return (*parts, *reads, Operand("y", (self.rows, self.columns), "out"))
 
     def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index]:
         return (size(self.rows).ceildiv(self.rows_part),)
 
-    def _body(self, k: Build, *memory: Memory) -> None:
-        parts, others = memory[: len(self.widths)], memory[len(self.widths) :]
-        *reads, y = others
-        held = InKernel(k, self.program, tuple(reads))
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        y, held = memory["y"], InKernel.of(k, self.program, "read", memory)
         first = k.workgroup() * self.rows_part
         with k.range(first, least(first + self.rows_part, k.size(self.rows))) as i:
             apply = held.row(i)
             starts = accumulate(self.widths, initial=0)
-            for part, width, start in zip(parts, self.widths, starts, strict=False):
+            for n, (width, start) in enumerate(zip(self.widths, starts, strict=False)):
 
                 @k.each(Index.of(width), self.unroll)
-                def _(at: Lanes, part: Memory = part, start: int = start) -> None:
-                    to = Lanes(at.start + start, at.mask)
+                def _(at: Lanes, part: Memory = memory[f"x{n}"], start: int = start) -> None:
+                    to = at.moved(start)
                     y.store(apply(part.load(i, at), to), i, to)
 
 

@@ -17,7 +17,7 @@ in f32, exactly, since a chunk is short.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ from pyc_mlir.pipelines.kernels.knobs import (
     one_of,
     parts_of,
 )
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import (
     Index,
@@ -44,7 +44,7 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     where,
 )
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Family
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, WorkOp, is_f32, nominal, sizes
 
@@ -119,8 +119,7 @@ class Columns(KernelKnobs, family="columns"):
     unroll: int = knob(4, UNROLLS)
     registers: bool = knob(False, (False, True))
 
-    def misfit(self) -> str:
-        """Return what was expected of results in registers: they are one strip."""
+    def _misfit(self) -> str:
         wide = isinstance(self.columns, str) or self.columns > self.strip
         return "columns in one strip, to be kept in registers" if self.registers and wide else ""
 
@@ -148,17 +147,24 @@ class Columns(KernelKnobs, family="columns"):
         """One operation a number."""
         return known(self.outer) * known(self.reduced) * known(self.columns)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x and y."""
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x and y."""
         x = Operand("x", (self.outer, self.reduced, self.columns))
-        y = Operand("y", (self.outer, self.columns), "out")
-        return Kernel(name, (x, y), self._grid, self._body)
+        return x, Operand("y", (self.outer, self.columns), "out")
+
+    def refusal(self, target: Target) -> str:
+        """Refuse results in registers that do not fit them."""
+        if self.registers and isinstance(self.columns, int):
+            vectors = -(-4 * self.columns // target.vector_bytes)
+            if vectors > FEW:
+                return f"columns: expected at most {FEW} vectors in registers, got {vectors}"
+        return ""
 
     def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index, Index]:
         return size(self.columns).ceildiv(self.strip), size(self.outer).ceildiv(self.outers)
 
-    def _body(self, k: Build, x: Memory, y: Memory) -> None:
-        first = k.workgroup(1) * self.outers
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        x, y, first = memory["x"], memory["y"], k.workgroup(1) * self.outers
         with k.range(first, least(first + self.outers, x.shape[0])) as o:
             panel = ColumnStrip(k, self, x, y, o)
             panel.in_registers() if self.registers else panel.in_memory()
@@ -226,7 +232,7 @@ class ColumnStrip:
 
         @self.k.blocks(width, self.knobs.unroll)
         def _(block: Sequence[Lanes]) -> None:
-            places = [Lanes(first + at.start, at.mask) for at in block]
+            places = [at.moved(first) for at in block]
             for at, value in zip(places, values(places), strict=True):
                 self.y.store(value, self.outer, at)
 
@@ -257,17 +263,6 @@ class ColumnStrip:
         return total / self.x.shape[1].to_float()
 
 
-def _refuse_columns(knobs: Columns, target: Target) -> str:
-    """Refuse results in registers that do not fit them."""
-    if reason := refuse_narrow(target):
-        return reason
-    if knobs.registers and isinstance(knobs.columns, int):
-        vectors = -(-4 * knobs.columns // target.vector_bytes)
-        if vectors > FEW:
-            return f"columns: expected at most {FEW} vectors in registers, got {vectors}"
-    return ""
-
-
 def _match_columns(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a kernel for the first op of a group, a reduction of leading or middle dimensions."""
     found = span(work, work.nodes[0])
@@ -285,7 +280,7 @@ def _match_columns(work: Work, target: Target) -> list[KernelOffer]:
     return COLUMNS.offer(knobs, target, 1, [Feed(value, found.cuts)])
 
 
-COLUMNS = Family("columns", Columns, _match_columns, _refuse_columns)
+COLUMNS = Family("columns", Columns, _match_columns)
 
 
 @dataclass(frozen=True)
@@ -308,21 +303,20 @@ class FullReduce(KernelKnobs, family="full_reduce"):
         """One operation a number."""
         return known(self.rows) * known(self.numbers)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x and y."""
-        x = Operand("x", (self.rows, self.numbers))
-        y = Operand("y", (self.rows, 1), "out")
-        return Kernel(name, (x, y), self._grid, self._body)
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x and y."""
+        return Operand("x", (self.rows, self.numbers)), Operand("y", (self.rows, 1), "out")
 
     def _grid(self, size: Callable[[Dim], Index]) -> tuple[int, Index]:
         return 1, size(self.rows).ceildiv(self.rows_per_workgroup)
 
-    def _body(self, k: Build, x: Memory, y: Memory) -> None:
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        x, first = memory["x"], k.workgroup(1) * self.rows_per_workgroup
         rows, numbers = x.shape
-        first = k.workgroup(1) * self.rows_per_workgroup
         with k.range(first, least(first + self.rows_per_workgroup, rows)) as i:
             total = self._total(k, x, i)
-            y.put(total / numbers.to_float() if self.operation == "mean" else total, i, 0)
+            mean = self.operation == "mean"
+            memory["y"].put(total / numbers.to_float() if mean else total, i, 0)
 
     def _total(self, k: Build, x: Memory, i: Index) -> Scalar:
         """Fold the numbers of row `i`: chunk by chunk, then what is left."""
@@ -331,7 +325,7 @@ class FullReduce(KernelKnobs, family="full_reduce"):
         def chunk(at: Index, width: Index, total: Scalar) -> list[Any]:
             @k.fold(width, combine, identity, self.unroll)
             def more(lanes: Lanes) -> Vector:
-                return x.load(i, Lanes(at + lanes.start, lanes.mask))
+                return x.load(i, lanes.moved(at))
 
             return [combine(total, more)]
 
@@ -354,7 +348,9 @@ def _match_full(work: Work, target: Target) -> list[KernelOffer]:
     if found is None:
         return []
     shape = work.type(node.operands[0]).shape
-    if sizes(shape[found.last :]) != 1 or _is_short(shape, found.first, target):
+    last = shape[-1]
+    short = found.first == len(shape) - 1 and last is not None and 4 * last <= target.l2_bytes
+    if short or sizes(shape[found.last :]) != 1:
         return []
     before, reduced = shape[: found.first], shape[found.first :]
     rows, numbers = sizes(before), sizes(reduced)
@@ -362,12 +358,6 @@ def _match_full(work: Work, target: Target) -> list[KernelOffer]:
     names = ("m" if rows is None else rows, "n" if numbers is None else numbers)
     knobs = FullReduce(found.operation, *names, rows_per_workgroup=share)
     return FULL_REDUCE.offer(knobs, target, 1, [Feed(node.operands[0], (found.first,))])
-
-
-def _is_short(shape: tuple[int | None, ...], first: int, target: Target) -> bool:
-    """Return whether only the last dimension is reduced, and the second-level cache holds it."""
-    last = shape[-1]
-    return first == len(shape) - 1 and last is not None and 4 * last <= target.l2_bytes
 
 
 FULL_REDUCE = Family("full_reduce", FullReduce, _match_full)
@@ -391,19 +381,18 @@ class Argmax(KernelKnobs, family="argmax"):
         """A comparison that heeds NaN takes three."""
         return 3 * known(self.rows) * known(self.columns)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x and y."""
-        x = Operand("x", (self.rows, self.columns))
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x and y."""
         y = Operand("y", (self.rows,), "out", dtype="i64")
-        return Kernel(name, (x, y), self._grid, self._body)
+        return Operand("x", (self.rows, self.columns)), y
 
     def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index]:
         return (size(self.rows).ceildiv(self.rows_per_workgroup),)
 
-    def _body(self, k: Build, x: Memory, y: Memory) -> None:
-        first = k.workgroup() * self.rows_per_workgroup
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        x, first = memory["x"], k.workgroup() * self.rows_per_workgroup
         with k.range(first, least(first + self.rows_per_workgroup, x.shape[0])) as i:
-            y.put_index(Search(k, self, x, i).place(), i)
+            memory["y"].put_index(Search(k, self, x, i).place(), i)
 
 
 @dataclass(frozen=True)
@@ -454,7 +443,7 @@ class Search:
         return first.to_index()
 
     def _load(self, start: Index, at: Lanes) -> Vector:
-        return self.x.load(self.i, Lanes(start + at.start, at.mask))
+        return self.x.load(self.i, at.moved(start))
 
 
 def _match_argmax(work: Work, target: Target) -> list[KernelOffer]:

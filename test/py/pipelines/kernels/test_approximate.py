@@ -23,7 +23,7 @@ from pyc_mlir.pipelines.kernels.families.approximate_forms import (
 )
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
-from pyc_mlir.pipelines.kernels.lang.words import lanes_of_sums
+from pyc_mlir.pipelines.kernels.lang.values import lanes_of_sums
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target

@@ -10,12 +10,12 @@ from kernel_runs import Kernels, agrees, any_target, assembly, targets
 from kernel_works import layer
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.contraction import Contraction
 from pyc_mlir.pipelines.kernels.families.batch import BATCH_GEMM as FAMILY
 from pyc_mlir.pipelines.kernels.families.batch import STACK, BatchGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, NUMBER, Pointwise, PointwiseStep
+from pyc_mlir.pipelines.kernels.match import Contraction
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import Device
 

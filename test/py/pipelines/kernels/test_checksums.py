@@ -142,7 +142,7 @@ def test_knobs_of_checks_are_data_and_refused_where_they_make_no_kernel():
 def test_tiles_of_short_vectors_are_lower():
     neon = Target.named("cpu-neon")
     plain = KernelOffer(Gemm.on(neon, 13, 64, 64), 1, (Feed(0, (1,)), Feed(1, (1,))), Cost())
-    assert "at most 4 rows, got 6" in FAMILY.refusal(CheckedGemm(plain.knobs), neon)
+    assert "at most 4 rows a tile, got 6" in FAMILY.refusal(CheckedGemm(plain.knobs), neon)
     made = FAMILY.checked(plain, neon)
     assert made is not None
     knobs = made.knobs

@@ -10,8 +10,7 @@ from pyc_mlir.api import compile
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.frontends.python.specs import TensorSpec
-from pyc_mlir.pipelines.kernels.contraction import Contraction
-from pyc_mlir.pipelines.kernels.match import Feed, find_product
+from pyc_mlir.pipelines.kernels.match import Contraction, Feed, find_product
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp

@@ -8,9 +8,9 @@ from kernel_runs import Kernels, agrees, assembly, targets
 from kernel_works import layer
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.contraction import Contraction
 from pyc_mlir.pipelines.kernels.families.batch import Gemv
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
+from pyc_mlir.pipelines.kernels.match import Contraction
 from pyc_mlir.pipelines.target.target import Target
 
 AVX2, AVX512 = Target.named("cpu-avx2"), Target.named("cpu-avx512")

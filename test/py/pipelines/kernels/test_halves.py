@@ -10,11 +10,11 @@ from kernel_works import layer
 
 from pyc_mlir import Tensor, compile, nn
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.contraction import Contraction
 from pyc_mlir.pipelines.kernels.families.batch import BatchGemm, Gemv
 from pyc_mlir.pipelines.kernels.families.gemm import HalfGemm
 from pyc_mlir.pipelines.kernels.families.rows import WIDENED, Rows
 from pyc_mlir.pipelines.kernels.lang.pointwise import in_halves
+from pyc_mlir.pipelines.kernels.match import Contraction
 from pyc_mlir.pipelines.target.target import Target
 
 TYPES = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}

@@ -11,6 +11,7 @@ from pyc_mlir.dialects.ops.elementwise import PREDICATES
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.functions import STEPS
 from pyc_mlir.pipelines.kernels.lang.pointwise import (
     COLUMN,
     FULL,
@@ -21,7 +22,6 @@ from pyc_mlir.pipelines.kernels.lang.pointwise import (
     PointwiseStep,
     Read,
 )
-from pyc_mlir.pipelines.kernels.lang.pointwise_ops import STEPS
 
 ROWS, COLUMNS = 12, 37
 READS = {

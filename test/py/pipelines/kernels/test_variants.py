@@ -37,7 +37,7 @@ class Knobs(KernelKnobs, family="outer"):
     streaming: bool = False
     images: Inner = Inner()
 
-    def misfit(self):
+    def _misfit(self):
         return "an even height" if self.height % 2 else ""
 
 
