@@ -19,7 +19,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.space import Config, Knob, KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
-from pyc_mlir.pipelines.kernels.lang.values import Index, IndexLike
+from pyc_mlir.pipelines.kernels.lang.values import Index, IndexLike, least
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.target.target import Target
 
@@ -180,7 +180,19 @@ class KernelKnobs(Sized):
 
     def _grid(self, size: Callable[[Dim], Index]) -> Sequence[IndexLike]:
         """Return the workgroups, from the sizes of dimensions."""
+        if cut := self._cut():
+            return [size(dimension).ceildiv(part) for dimension, part in cut]
         return self.workgroups if isinstance(self.workgroups, tuple) else (self.workgroups,)
+
+    def _cut(self) -> tuple[tuple[Dim, int], ...]:
+        """Return sizes that workgroups cut into parts, along each dimension of the grid."""
+        return ()
+
+    def _part(self, k: Build, along: int = 0) -> tuple[Index, Index]:
+        """Return where this workgroup's part of what is `_cut` starts and ends."""
+        size, part = self._cut()[along]
+        first = k.workgroup(along) * part
+        return first, least(first + part, k.size(size))
 
     def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
         """Emit the code, from the memory of each operand by its name."""

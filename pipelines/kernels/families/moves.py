@@ -567,13 +567,12 @@ class Concat(KernelKnobs, family="concat"):
         reads = self.program.operands("read", self.rows, self.columns)
         return (*parts, *reads, Operand("y", (self.rows, self.columns), "out"))
 
-    def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index]:
-        return (size(self.rows).ceildiv(self.rows_part),)
+    def _cut(self) -> tuple[tuple[Dim, int], ...]:
+        return ((self.rows, self.rows_part),)
 
     def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
         y, held = memory["y"], InKernel.of(k, self.program, "read", memory)
-        first = k.workgroup() * self.rows_part
-        with k.range(first, least(first + self.rows_part, k.size(self.rows))) as i:
+        with k.range(*self._part(k)) as i:
             apply = held.row(i)
             starts = accumulate(self.widths, initial=0)
             for n, (width, start) in enumerate(zip(self.widths, starts, strict=False)):

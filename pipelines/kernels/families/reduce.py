@@ -160,13 +160,12 @@ class Columns(KernelKnobs, family="columns"):
                 return f"columns: expected at most {FEW} vectors in registers, got {vectors}"
         return ""
 
-    def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index, Index]:
-        return size(self.columns).ceildiv(self.strip), size(self.outer).ceildiv(self.outers)
+    def _cut(self) -> tuple[tuple[Dim, int], ...]:
+        return (self.columns, self.strip), (self.outer, self.outers)
 
     def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
-        x, y, first = memory["x"], memory["y"], k.workgroup(1) * self.outers
-        with k.range(first, least(first + self.outers, x.shape[0])) as o:
-            panel = ColumnStrip(k, self, x, y, o)
+        with k.range(*self._part(k, 1)) as o:
+            panel = ColumnStrip(k, self, memory["x"], memory["y"], o)
             panel.in_registers() if self.registers else panel.in_memory()
 
 
@@ -307,16 +306,15 @@ class FullReduce(KernelKnobs, family="full_reduce"):
         """Return x and y."""
         return Operand("x", (self.rows, self.numbers)), Operand("y", (self.rows, 1), "out")
 
-    def _grid(self, size: Callable[[Dim], Index]) -> tuple[int, Index]:
-        return 1, size(self.rows).ceildiv(self.rows_per_workgroup)
+    def _cut(self) -> tuple[tuple[Dim, int], ...]:
+        return (1, 1), (self.rows, self.rows_per_workgroup)
 
     def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
-        x, first = memory["x"], k.workgroup(1) * self.rows_per_workgroup
-        rows, numbers = x.shape
-        with k.range(first, least(first + self.rows_per_workgroup, rows)) as i:
+        x = memory["x"]
+        with k.range(*self._part(k, 1)) as i:
             total = self._total(k, x, i)
             mean = self.operation == "mean"
-            memory["y"].put(total / numbers.to_float() if mean else total, i, 0)
+            memory["y"].put(total / x.shape[1].to_float() if mean else total, i, 0)
 
     def _total(self, k: Build, x: Memory, i: Index) -> Scalar:
         """Fold the numbers of row `i`: chunk by chunk, then what is left."""
@@ -386,13 +384,12 @@ class Argmax(KernelKnobs, family="argmax"):
         y = Operand("y", (self.rows,), "out", dtype="i64")
         return Operand("x", (self.rows, self.columns)), y
 
-    def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index]:
-        return (size(self.rows).ceildiv(self.rows_per_workgroup),)
+    def _cut(self) -> tuple[tuple[Dim, int], ...]:
+        return ((self.rows, self.rows_per_workgroup),)
 
     def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
-        x, first = memory["x"], k.workgroup() * self.rows_per_workgroup
-        with k.range(first, least(first + self.rows_per_workgroup, x.shape[0])) as i:
-            memory["y"].put_index(Search(k, self, x, i).place(), i)
+        with k.range(*self._part(k)) as i:
+            memory["y"].put_index(Search(k, self, memory["x"], i).place(), i)
 
 
 @dataclass(frozen=True)

@@ -143,16 +143,15 @@ class Rows(KernelKnobs, family="rows"):
         alike = (name for name, read in reads.items() if read.is_alike(self.rows))
         return tuple(("y", name) for name in ("x", *alike))
 
-    def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index]:
-        return (size(self.rows).ceildiv(self.rows_per_workgroup),)
+    def _cut(self) -> tuple[tuple[Dim, int], ...]:
+        return ((self.rows, self.rows_per_workgroup),)
 
     def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
         x, y = memory["x"], memory["y"]
         before = InKernel.of(k, self.prologue, "before", memory)
         after = InKernel.of(k, self.epilogue, "after", memory)
         held = local(k, int(self.columns)) if self.dtype in HALVES else None
-        first = k.workgroup() * self.rows_per_workgroup
-        with k.range(first, least(first + self.rows_per_workgroup, x.shape[0])) as i:
+        with k.range(*self._part(k)) as i:
             soon = least(i + self.ahead, x.shape[0] - 1)
             row = RowPass(k, self, x, y, i, soon, before.row(i), after.row(i), held)
             if self.operation in REDUCTIONS:
