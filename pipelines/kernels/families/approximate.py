@@ -23,6 +23,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from pyc_mlir.dialects.numerics.approximation import DEVIATIONS, WAYS
+from pyc_mlir.pipelines.kernels import nest
 from pyc_mlir.pipelines.kernels.counts import APPROXIMATIONS, Counter, most_workgroups
 from pyc_mlir.pipelines.kernels.families.approximate_forms import (
     BOUND_A,
@@ -40,42 +41,12 @@ from pyc_mlir.pipelines.kernels.families.approximate_forms import (
 from pyc_mlir.pipelines.kernels.families.checked import refuse_high, signed_by_lines
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm, Product
 from pyc_mlir.pipelines.kernels.knobs import KernelKnobs, one_of
+from pyc_mlir.pipelines.kernels.lang import values as ops
 from pyc_mlir.pipelines.kernels.lang.carrier import Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.values import (
-    LARGEST,
-    Condition,
-    Index,
-    Ints,
-    Scalar,
-    Vector,
-    across_lanes,
-    add,
-    f32_vector,
-    fma,
-    lanes_of_sums,
-    larger,
-    least,
-    llvm,
-    mixed,
-    square_root,
-    sums_of,
-    tree,
-    where,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Condition, Index, Ints, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match import KernelOffer
-from pyc_mlir.pipelines.kernels.nest import (
-    Depth,
-    Panel,
-    ProductTile,
-    for_blocks,
-    for_panels,
-    for_tiles,
-    matrix_rows,
-    overwritable,
-    row_block,
-    share,
-)
+from pyc_mlir.pipelines.kernels.nest import Depth, Panel, ProductTile, share
 from pyc_mlir.pipelines.kernels.registry import Family, operand_cost
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
@@ -170,7 +141,7 @@ class ApproximateGemm(KernelKnobs, family="approximate_gemm"):
         """Return the knobs for a target's caches."""
         made = Form(form, product.depth)
         panel = 4 * made.groups * product.panel
-        rows = row_block(target, product.height, panel, 4 * (product.depth + made.pitch))
+        rows = nest.row_block(target, product.height, panel, 4 * (product.depth + made.pitch))
         return ApproximateGemm(product, way, allowed, form, rows)
 
     @property
@@ -217,7 +188,7 @@ class ApproximateGemm(KernelKnobs, family="approximate_gemm"):
         )
 
     def _in_place(self) -> tuple[tuple[str, str], ...]:
-        return overwritable(self.product.epilogue, self.product.rows)
+        return nest.overwritable(self.product.epilogue, self.product.rows)
 
     def _grid(self, size: Any) -> tuple[int, int]:
         return self.product.workgroups
@@ -269,8 +240,8 @@ class RoundedRows:
             _PANELS if k.target.vector_registers >= _MANY else 2, self.own.scratch.panels
         )
         with k.range(0, count, height) as row, k.range(start, end, together) as panel:
-            rows = [least(first + row + r, first + count - 1) for r in range(height)]
-            panels = [least(panel + p, end - 1) for p in range(together)]
+            rows = [ops.least(first + row + r, first + count - 1) for r in range(height)]
+            panels = [ops.least(panel + p, end - 1) for p in range(together)]
             sums = [p * self.own.facts.at.size + self.own.facts.first for p in panels]
 
             def turn(places: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
@@ -280,15 +251,15 @@ class RoundedRows:
                 for r, source in enumerate(rows):
                     x = self.a.load(source, at)
                     own = kept[r * together : (r + 1) * together]
-                    new += [fma(x, s, total) for s, total in zip(of_b, own, strict=True)]
+                    new += [ops.fma(x, s, total) for s, total in zip(of_b, own, strict=True)]
                 return new
 
             zeros = [k.vector(0.0)] * (height * together)
             found = k.walk(Index.of(self.form.depth), 1, zeros, turn)
-            order = lanes_of_sums(height, k.lanes)
+            order = ops.lanes_of_sums(height, k.lanes)
             spread = [order.index(r) for r in range(height)] + [0] * (k.lanes - height)
             for p, number in enumerate(panels):
-                total = sums_of(found[p::together]).part(spread)
+                total = ops.sums_of(found[p::together]).part(spread)
                 place = self.start + self.at.products + number * self.own.scratch.each
                 self.scratch.store(total, place + row)
 
@@ -308,7 +279,7 @@ class RoundedRows:
     def _row(self, source: Index, row: Index) -> None:
         k, form = self.k, self.form
         largest, seed = self._read(source)
-        factor = mixed(seed, Vector.counting(k.lanes)).bits() | 1
+        factor = ops.mixed(seed, Vector.counting(k.lanes)).bits() | 1
         usable = largest.above(_LEAST) & Scalar.of(_MOST).above(largest)
         levels = 1.0 if form.is_bf16 else float(form.levels)
         inverse = usable.picked(Scalar.of(levels) / largest, Scalar.of(0.0)).across(k.lanes)
@@ -329,11 +300,13 @@ class RoundedRows:
 
         zeros = [k.vector(0.0)] * (2 * _UNROLL)
         found = k.walk(Index.of(form.depth), _UNROLL, zeros, turn)
-        squares, shares = (across_lanes(add, tree(add, found[n::2])) for n in range(2))
+        squares, shares = (
+            ops.across_lanes(ops.add, ops.tree(ops.add, found[n::2])) for n in range(2)
+        )
         # A row of zeros is exact, one beyond the range never good enough.
         empty = largest.above(0.0).chosen(_NAN, 0.0)
         unit = usable.picked(largest / Scalar.of(levels), empty)
-        norm = square_root(squares) if form.is_bf16 else squares
+        norm = ops.square_root(squares) if form.is_bf16 else squares
         kept = {self.at.units: unit, self.at.norms: norm}
         if not form.is_bf16:
             kept[self.at.shifts] = -(unit * shares)
@@ -348,15 +321,15 @@ class RoundedRows:
             new = list(kept)
             for n, at in enumerate(places):
                 x = self.a.load(source, at)
-                new[n] = larger(new[n], x.size())
-                new[_UNROLL + n] = mixed(new[_UNROLL + n], x)
+                new[n] = ops.larger(new[n], x.size())
+                new[_UNROLL + n] = ops.mixed(new[_UNROLL + n], x)
             return new
 
         starts = [k.vector(0.0)] * _UNROLL + [k.vector(n + 1.0) for n in range(_UNROLL)]
         found = k.walk(Index.of(self.form.depth), _UNROLL, starts, turn)
-        largest = across_lanes(larger, tree(larger, found[:_UNROLL]))
-        whole = mixed(tree(mixed, found[_UNROLL:]), Vector.counting(k.lanes))
-        return largest, across_lanes(mixed, whole).across(k.lanes)
+        largest = ops.across_lanes(ops.larger, ops.tree(ops.larger, found[:_UNROLL]))
+        whole = ops.mixed(ops.tree(ops.mixed, found[_UNROLL:]), Vector.counting(k.lanes))
+        return largest, ops.across_lanes(ops.mixed, whole).across(k.lanes)
 
     def _drawn(self, places: Sequence[Lanes], seed: Vector, factor: Ints) -> list[Ints]:
         """Return integers for vectors of a row, of which the upper 16 bits are random.
@@ -365,7 +338,7 @@ class RoundedRows:
         """
         made: list[Ints] = []
         for at in places[::2]:
-            word = mixed(mixed(self.facts.load(at), seed, factor), seed).bits()
+            word = ops.mixed(ops.mixed(self.facts.load(at), seed, factor), seed).bits()
             made += [word, word << _HALF]
         return made[: len(places)]
 
@@ -373,28 +346,28 @@ class RoundedRows:
         self, share: Vector, square: Vector, drawn: Ints, row: Index, at: Lanes, kept: list[Vector]
     ) -> list[Vector]:
         """Store integers; add to squares, and to the products of what they stand for with B's."""
-        whole = fma(drawn.to_float(), 2.0**-32, share).nearest()
+        whole = ops.fma(drawn.to_float(), 2.0**-32, share).nearest()
         of_b = self.facts.load(Lanes(at.start + self.own.facts.along, at.mask))
         stands = whole.to_float()
         if self.form.offset:
             whole = whole + self.form.offset
         self._store(whole.cut(32 // self.form.per), row, at)
-        return [kept[0] + square, fma(stands, of_b, kept[1])]
+        return [kept[0] + square, ops.fma(stands, of_b, kept[1])]
 
     def _halves(
         self, number: Vector, square: Vector, drawn: Ints, row: Index, at: Lanes, kept: list[Vector]
     ) -> list[Vector]:
         """Store numbers of bf16, rounded up or down by the random bits; add to fourth powers."""
         self._store((number.bits() + drawn.upper(_HALF)).upper(_HALF).cut(_HALF), row, at)
-        return [fma(square, square, kept[0]), kept[1]]
+        return [ops.fma(square, square, kept[0]), kept[1]]
 
     def _store(self, numbers: Ints, row: Index, at: Lanes) -> None:
         """Store a whole vector of narrow numbers as words; what is behind the depth meets zeros."""
         form = self.form
-        words = f32_vector(self.k.lanes // form.per)
+        words = ops.f32_vector(self.k.lanes // form.per)
         place = self.start + row * form.pitch + at.start // form.per
         # MLIR rewrites a bitcast of its own after a truncation to one that is not legal.
-        self.scratch.store_as(llvm.bitcast(words, numbers.value), place)
+        self.scratch.store_as(ops.llvm.bitcast(words, numbers.value), place)
 
 
 @dataclass(frozen=True)
@@ -428,7 +401,7 @@ class ApproximateProduct(Product):
             if own.checked:
                 # The next panel may be the narrower last one.
                 start, end = share(k, 1, parts, Index.of(panels.full))
-                end = least(end + 1, facts.count) if panels.last_width else end
+                end = ops.least(end + 1, facts.count) if panels.last_width else end
                 self.rows.multiply(first, count, start, end, knobs.height)
 
             def tiles(panel: Panel) -> None:
@@ -438,11 +411,11 @@ class ApproximateProduct(Product):
                 def tile(row: Index, height: int) -> None:
                     self._approximate(Spot(first + row, row, height, panel, words, place))
 
-                for_tiles(k, count, knobs.height, tile)
+                nest.for_tiles(k, count, knobs.height, tile)
 
-            for_panels(k, panels, parts, tiles)
+            nest.for_panels(k, panels, parts, tiles)
 
-        for_blocks(k, knobs.rows, knobs.workgroups[0], own.scratch.rows, block)
+        nest.for_blocks(k, knobs.rows, knobs.workgroups[0], own.scratch.rows, block)
 
     def _approximate(self, spot: Spot) -> None:
         """Compute one tile, check it, compute it exactly if it fails, and store it."""
@@ -460,7 +433,7 @@ class ApproximateProduct(Product):
 
             tile = values
             values = self.k.either(within & sound, tile, lambda: tile, exact)
-        self.finish.tile(values, places, matrix_rows(spot.source))
+        self.finish.tile(values, places, nest.matrix_rows(spot.source))
 
     def _sums(self, spot: Spot, width: int) -> list:
         """Return the sums of products of words, row by row."""
@@ -497,7 +470,7 @@ class ApproximateProduct(Product):
                 for kind in (rows.at.units, rows.at.shifts)
             )
             for v in range(width):
-                made.append(fma(sums[r * width + v].to_float(), unit, shift) * scales[v])
+                made.append(ops.fma(sums[r * width + v].to_float(), unit, shift) * scales[v])
         return made
 
     def _checked(self, spot: Spot, values: Sequence[Vector]) -> tuple[Condition, Condition]:
@@ -507,24 +480,24 @@ class ApproximateProduct(Product):
         cut = [values[n : n + width] for n in range(0, len(values), width)]
         units = rows.several(rows.at.units, spot.row)
         norms = rows.several(rows.at.norms, spot.row)
-        order = lanes_of_sums(spot.height, lanes)
+        order = ops.lanes_of_sums(spot.height, lanes)
 
         def deviation(of_b: int, of_a: int, times: float) -> Vector:
             """Return that of each row, in the order of the lanes of sums."""
             place = spot.facts + own.facts.at.bounds
             b, a = (rows.facts.number(place + which).across(lanes) for which in (of_b, of_a))
-            return (units * (square_root(fma(norms, a, b)) * times)).part(order)
+            return (units * (ops.square_root(ops.fma(norms, a, b)) * times)).part(order)
 
         # What is allowed of the exact greatest element is a little less of the computed one.
         share_of = DEVIATIONS * (1 + own.allowed) / own.allowed
-        sizes = [tree(larger, [v.size() for v in row]) for row in cut]
-        greatest = sums_of(sizes, combine=larger)
+        sizes = [ops.tree(ops.larger, [v.size() for v in row]) for row in cut]
+        greatest = ops.sums_of(sizes, combine=ops.larger)
         # Beside infinities nothing is small.
-        finite = where(greatest > LARGEST, 0.0, greatest)
+        finite = ops.where(greatest > ops.LARGEST, 0.0, greatest)
         within = deviation(BOUND_B, BOUND_A, share_of).at_most(finite)
         place = rows.at.products + spot.panel.number * own.scratch.each
         products = rows.several(place, spot.row)
-        apart = sums_of([signed_by_lines(row, lanes) for row in cut]) - products.part(order)
+        apart = ops.sums_of([signed_by_lines(row, lanes) for row in cut]) - products.part(order)
         sound = apart.size().at_most(deviation(SUMS_B, SUMS_A, DEVIATIONS))
         return within.all(), sound.all()
 

@@ -23,15 +23,9 @@ import numpy as np
 from pyc_mlir.dialects.numerics.approximation import BF16, DEVIATIONS, INT8, INT16
 from pyc_mlir.pipelines.kernels.families.bytes import MADD, PLAIN, VNNI, has_dot
 from pyc_mlir.pipelines.kernels.families.checked import signs
+from pyc_mlir.pipelines.kernels.lang import values as ops
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build
-from pyc_mlir.pipelines.kernels.lang.values import (
-    Ints,
-    Vector,
-    f32_vector,
-    int_vector,
-    llvm,
-    vector,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Ints, Vector
 from pyc_mlir.pipelines.kernels.nest import Panels
 from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.target import Target
@@ -151,10 +145,10 @@ class FormCode:
         if self.form.is_bf16:
             element = ir.BF16Type.get()
         kind = ir.VectorType.get([lanes * self.form.per], element)
-        own, other = (vector.bitcast(kind, words.value) for words in (x.bits(), w))
+        own, other = (ops.vector.bitcast(kind, words.value) for words in (x.bits(), w))
         operands = [own, other] if name == MADD else [total.value, own, other]
-        result = f32_vector(lanes) if self.form.is_bf16 else int_vector(lanes)
-        made = llvm.call_intrinsic(result, _INTRINSICS[name, lanes], operands, [], [])
+        result = ops.f32_vector(lanes) if self.form.is_bf16 else ops.int_vector(lanes)
+        made = ops.llvm.call_intrinsic(result, _INTRINSICS[name, lanes], operands, [], [])
         return total + Ints(made) if name == MADD else type(total)(made)
 
 

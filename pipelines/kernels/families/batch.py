@@ -21,6 +21,7 @@ from math import prod
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.pipelines.kernels import nest
 from pyc_mlir.pipelines.kernels.families.gemm import is_narrow, is_packed, wide_panel
 from pyc_mlir.pipelines.kernels.knobs import (
     HEIGHTS,
@@ -33,34 +34,13 @@ from pyc_mlir.pipelines.kernels.knobs import (
     known,
     up_to,
 )
+from pyc_mlir.pipelines.kernels.lang import values as ops
 from pyc_mlir.pipelines.kernels.lang.carrier import Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory, Place
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.lang.values import (
-    Index,
-    Scalar,
-    Vector,
-    add,
-    fma,
-    least,
-    transposed,
-    tree,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match import Contraction, KernelOffer, find_product
-from pyc_mlir.pipelines.kernels.nest import (
-    Depth,
-    Finish,
-    ProductTile,
-    Row,
-    bottom,
-    cores_for,
-    cut_batch,
-    local,
-    overwritable,
-    partial_sums,
-    refuse_tile,
-    share,
-)
+from pyc_mlir.pipelines.kernels.nest import Depth, Finish, ProductTile, Row, local
 from pyc_mlir.pipelines.kernels.registry import Family
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work
@@ -132,7 +112,7 @@ class Operands:
         count = Index.of(1)
         for size in self.what.batch:
             count = count * self.k.size(size)
-        first, end = share(self.k, 0, parts, count)
+        first, end = nest.share(self.k, 0, parts, count)
         with self.k.range(first, end) as number:
             work(self._matrices(dict(self._unravel(number))))
         return None
@@ -171,7 +151,7 @@ class _Knobs(KernelKnobs):
     def cores(target: Target, what: Contraction, read: int) -> int:
         """Return the cores for products that read so many numbers."""
         flops = 2.0 * prod(map(known, (*what.batch, what.rows, what.columns, what.depth)))
-        return cores_for(target, flops, 4.0 * read)
+        return nest.cores_for(target, flops, 4.0 * read)
 
     def _views(self, k: Build, memory: Mapping[str, Memory]) -> Operands:
         return Operands(k, self.what, memory["a"], memory["b"], memory["c"])
@@ -241,11 +221,11 @@ class BatchGemm(_Knobs, family="batch_gemm"):
         """Refuse a register tile that does not fit, or is no whole vectors."""
         if self.panel % (lanes := target.vector_bytes // 4):
             return f"batch_gemm: expected a panel in vectors of {lanes}, got {self.panel}"
-        return refuse_tile(self.family, self.height, self.panel, target)
+        return nest.refuse_tile(self.family, self.height, self.panel, target)
 
     def _in_place(self) -> tuple[tuple[str, str], ...]:
         once = isinstance(self.what.depth, int) and self.what.depth <= self.depth_block
-        return overwritable(self.epilogue, self.what.matrix[0], once)
+        return nest.overwritable(self.epilogue, self.what.matrix[0], once)
 
     def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
         deep = -(-self.depth_block // _DEEP) * _DEEP
@@ -281,7 +261,7 @@ def _cut(target: Target, what: Contraction, panel: int) -> tuple[int, int, int]:
     """Cut the batch first; cores that are left take columns, since rows would repeat the copies."""
     count, rows, columns = prod(map(known, what.batch)), known(what.rows), known(what.columns)
     cores = _Knobs.cores(target, what, count * known(what.depth) * (rows + columns))
-    shares = cut_batch(cores, what.batch)
+    shares = nest.cut_batch(cores, what.batch)
     left = cores // shares
     across = max(1, min(left, columns // panel))
     return shares, max(1, min(left // across, rows // _HEIGHT)), across
@@ -310,7 +290,7 @@ class BatchProduct:
         k, knobs = self.k, self.knobs
         columns = k.size(knobs.what.columns)
         full, rest = columns // knobs.panel, columns % knobs.panel
-        first, end = share(k, 2, knobs.workgroups[2], full)
+        first, end = nest.share(k, 2, knobs.workgroups[2], full)
         if full.number != 0:
             with k.range(first, end) as panel:
                 at = panel * knobs.panel
@@ -322,7 +302,7 @@ class BatchProduct:
         # A vector may lie behind the last column altogether.
         starts = [at + v for v in range(0, width, k.lanes)]
         if rest.number is None:
-            starts = [least(start, columns) for start in starts]
+            starts = [ops.least(start, columns) for start in starts]
         places = [k.tail(start, columns) for start in starts]
         mine = k.workgroup(2).equals(knobs.workgroups[2] - 1)
         with k.when(mine if rest.number is not None else mine & (Index.of(0) < rest)):
@@ -333,7 +313,7 @@ class BatchProduct:
         k, knobs = self.k, self.knobs
         depth = k.size(knobs.what.depth)
         # A depth of 0 is one block without steps: it stores zeros.
-        blocks = depth.ceildiv(knobs.depth_block) + (1 - least(depth, 1))
+        blocks = depth.ceildiv(knobs.depth_block) + (1 - ops.least(depth, 1))
 
         def block(number: Index) -> list[Any]:
             found = Depth.block(number, blocks, depth, knobs.depth_block)
@@ -349,7 +329,7 @@ class BatchProduct:
             self._copy(views.b, block, self.panel)
         rows = k.size(knobs.what.rows)
         tiles = rows // knobs.height
-        first, end = share(k, 1, knobs.workgroups[1], tiles)
+        first, end = nest.share(k, 1, knobs.workgroups[1], tiles)
         if tiles.number != 0:
             following = self._following(block) if knobs.local else None
             with k.range(first, end) as tile:
@@ -357,7 +337,7 @@ class BatchProduct:
                 ahead = partial(self._next_panel, views.b, following, turn) if following else None
                 self._tile(views, block, tile * knobs.height, knobs.height, ahead)
         mine = k.workgroup(1).equals(knobs.workgroups[1] - 1)
-        for row, height, needed in bottom(rows, knobs.height):
+        for row, height, needed in nest.bottom(rows, knobs.height):
             with k.when(mine if needed is None else mine & needed):
                 self._tile(views, block, row, height)
 
@@ -379,7 +359,7 @@ class BatchProduct:
         start, column = following
         size = knobs.depth_block * knobs.panel // LINE
         number = turn * (knobs.depth_block // knobs.unroll) + at // knobs.unroll
-        number = least(number, size - 1)
+        number = ops.least(number, size - 1)
         if knobs.what.transposed:
             lines = max(1, knobs.depth_block // LINE)
             place = b.at(n=column + number // lines, k=start + number % lines * LINE)
@@ -404,10 +384,10 @@ class BatchProduct:
 
         def square(at: Index, v: int, place: Lanes) -> None:
             rows = [
-                b.memory.load(*b.at(n=least(block.column + (v * lanes + i), last), k=place))
+                b.memory.load(*b.at(n=ops.least(block.column + (v * lanes + i), last), k=place))
                 for i in range(lanes)
             ]
-            for i, column in enumerate(transposed(rows)):
+            for i, column in enumerate(ops.transposed(rows)):
                 panel.store(column, self._spot(block, at + i, v))
 
         whole, end = length // lanes * lanes, block.depth.start + length
@@ -442,7 +422,7 @@ class BatchProduct:
             return b.memory.load(*b.at(k=block.depth.start + at, n=block.places[v]))
 
         knobs, width = self.knobs, len(block.places)
-        parts = partial_sums(knobs.what.rows, knobs.height, width, knobs.unroll)
+        parts = nest.partial_sums(knobs.what.rows, knobs.height, width, knobs.unroll)
         tile = ProductTile(self.k, height, width, knobs.unroll, left, right, ahead, parts)
         spots = [c.at(m=row + r, n=at) for r in range(height) for at in block.places]
         zeros = [self.k.vector(0.0)] * len(spots)
@@ -506,7 +486,7 @@ class Gemv(_Knobs, family="gemv"):
         """Choose the knobs for a target's registers, caches and cores; `others` are fields."""
         rows, columns = known(what.rows), known(what.columns)
         cores = _Knobs.cores(target, what, prod(map(known, (*what.batch, what.depth, columns))))
-        shares = cut_batch(cores, what.batch)
+        shares = nest.cut_batch(cores, what.batch)
         across = max(1, min(cores // shares, columns // _UNIT))
         strip = max(_STRIP_LEAST, _STRIP_BYTES // (4 * rows) // _UNIT * _UNIT)
         at_once = max(1, min(8, target.vector_registers * 5 // 8 // rows))
@@ -514,7 +494,7 @@ class Gemv(_Knobs, family="gemv"):
         return Gemv(what, **{**knobs, **others})
 
     def _in_place(self) -> tuple[tuple[str, str], ...]:
-        return overwritable(self.epilogue, self.what.matrix[0], self.what.transposed)
+        return nest.overwritable(self.epilogue, self.what.matrix[0], self.what.transposed)
 
     def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
         built = Stream(k, self, InKernel.of(k, self.epilogue, "e", memory))
@@ -548,8 +528,8 @@ class Stream:
         """Return the start and the end of this workgroup's columns."""
         columns = self.k.size(self.knobs.what.columns)
         units = columns.ceildiv(_UNIT)
-        first, end = share(self.k, 1, self.knobs.workgroups[1], units)
-        return least(first * _UNIT, columns), least(end * _UNIT, columns)
+        first, end = nest.share(self.k, 1, self.knobs.workgroups[1], units)
+        return ops.least(first * _UNIT, columns), ops.least(end * _UNIT, columns)
 
     def sums(self, views: Matrices) -> None:
         """Read B row by row: strip after strip of C, all of the depth for each."""
@@ -558,7 +538,7 @@ class Stream:
         depth = k.size(knobs.what.depth)
         whole = depth // knobs.at_once * knobs.at_once
         with k.range(first, end, knobs.strip) as start:
-            width = least(end - start, knobs.strip)
+            width = ops.least(end - start, knobs.strip)
             for row in self.rows:
 
                 @k.each(width)
@@ -586,7 +566,7 @@ class Stream:
             for row in self.rows:
                 value = c.memory.load(*c.at(m=row, n=place))
                 for factor, part in zip(factors[row], parts, strict=True):
-                    value = fma(part, factor, value)
+                    value = ops.fma(part, factor, value)
                 c.memory.store(value, *c.at(m=row, n=place))
 
     def _finish(self, views: Matrices, start: Index, width: Index) -> None:
@@ -618,7 +598,9 @@ class Stream:
     def _group(self, views: Matrices, start: Index, place: Lanes) -> None:
         """Compute one vector of columns; those behind the last one repeat it."""
         last = self.k.size(self.knobs.what.columns) - 1
-        columns = [least(start + i, last) if place.mask else start + i for i in range(self.k.lanes)]
+        columns = [
+            ops.least(start + i, last) if place.mask else start + i for i in range(self.k.lanes)
+        ]
         for row in self.rows:
             value = self._products(views, row, columns)
             apply = self.epilogue.row(views.c.row(m=Index.of(row)))
@@ -632,7 +614,7 @@ class Stream:
         def step(at: Lanes, kept: Sequence[Vector]) -> list[Vector]:
             x = a.memory.load(*a.at(m=row, k=at))
             rows = (b.memory.load(*b.at(n=n, k=at)) for n in columns)
-            return [fma(x, part, total) for part, total in zip(rows, kept, strict=True)]
+            return [ops.fma(x, part, total) for part, total in zip(rows, kept, strict=True)]
 
         whole = depth // k.lanes * k.lanes
         zeros = [k.vector(0.0)] * len(columns)
@@ -642,7 +624,7 @@ class Stream:
             sums = k.loop(whole, depth, k.lanes, sums)(
                 lambda at, *kept: step(k.tail(at, depth), kept)
             )
-        return tree(add, transposed(sums))
+        return ops.tree(ops.add, ops.transposed(sums))
 
 
 def _match(work: Work, target: Target, streams: bool) -> list[KernelOffer]:

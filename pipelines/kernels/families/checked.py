@@ -30,27 +30,10 @@ import numpy as np
 from pyc_mlir.pipelines.kernels.counts import FAULTS, Counter, most_workgroups
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm, Product
 from pyc_mlir.pipelines.kernels.knobs import KernelKnobs
+from pyc_mlir.pipelines.kernels.lang import values as ops
 from pyc_mlir.pipelines.kernels.lang.carrier import Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.values import (
-    LARGEST,
-    ROUNDING,
-    Condition,
-    Index,
-    Ints,
-    Scalar,
-    Vector,
-    across_lanes,
-    add,
-    arith,
-    differ,
-    fma,
-    maximum,
-    square_root,
-    sums_of,
-    tree,
-    where,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Condition, Index, Ints, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match import KernelOffer
 from pyc_mlir.pipelines.kernels.nest import CHAINS, Depth, Panel, ProductTile
 from pyc_mlir.pipelines.kernels.registry import Family, operand_cost
@@ -163,15 +146,15 @@ class TileCheck:
         k = self.k
         products = self._products(place)
         off = self._rows(place, values, before)
-        apart = sums_of([x - p for x, p in zip(off, products, strict=True)])
-        sizes = sums_of(
+        apart = ops.sums_of([x - p for x, p in zip(off, products, strict=True)])
+        sizes = ops.sums_of(
             [
-                reduce(lambda total, v: fma(v, v, total), row[1:], row[0] * row[0])
+                reduce(lambda total, v: ops.fma(v, v, total), row[1:], row[0] * row[0])
                 for row in _cut(values, place.height)
             ]
         )
-        limit = (8 * ROUNDING) ** 2 * (self.depth / 3)
-        sound = (apart * apart).at_most(sizes * limit) & sizes.at_most(LARGEST)
+        limit = (8 * ops.ROUNDING) ** 2 * (self.depth / 3)
+        sound = (apart * apart).at_most(sizes * limit) & sizes.at_most(ops.LARGEST)
 
         def suspected() -> list[Vector]:
             none = [Scalar.of(0.0), Scalar.of(0.0)]
@@ -180,7 +163,7 @@ class TileCheck:
             def computed(turn: Index, *kept: Any) -> list[Any]:
                 *last, _, latest = kept
                 new = list(again())
-                return [*new, latest, differ(last, new).chosen(1.0, 0.0)]
+                return [*new, latest, ops.differ(last, new).chosen(1.0, 0.0)]
 
             *final, first, second = computed
             lasting = second.above(0.0) | self._damaged(place)
@@ -201,7 +184,7 @@ class TileCheck:
 
         def term(row: int, at: Lanes, kept: Vector) -> Vector:
             sums = self.sums.load(Lanes(base + at.start, at.mask))
-            return fma(self._of_a(place, row, at), sums, kept)
+            return ops.fma(self._of_a(place, row, at), sums, kept)
 
         return along_depth(self.k, place.height, place.depth.length, term)
 
@@ -229,11 +212,11 @@ class TileCheck:
         |A| |B| e <= norm of A's row times norm of |B| e. Infinities and NaN are explained.
         """
         depth, panel = self.depth, self.layout.panel
-        share = (2 * depth + panel + 8) * ROUNDING
+        share = (2 * depth + panel + 8) * ops.ROUNDING
 
         def square_of(row: int, at: Lanes, kept: Vector) -> Vector:
             value = self._of_a(place, row, at)
-            return fma(value, value, kept)
+            return ops.fma(value, value, kept)
 
         squares = along_depth(self.k, place.height, place.depth.length, square_of)
         norm = self.sums.number(place.panel.number + self.layout.norms)
@@ -241,10 +224,10 @@ class TileCheck:
         found = []
         cut = _cut(before, place.height)
         for x, product, square, old in zip(off, products, squares, cut, strict=True):
-            apart = across_lanes(add, x - product)
-            size = square_root(across_lanes(add, square)) * norm
-            size += across_lanes(add, reduce(add, [maximum(v, -v) for v in old]))
-            found.append(maximum(apart, -apart).above(size * share + _TINY))
+            apart = ops.across_lanes(ops.add, x - product)
+            size = ops.square_root(ops.across_lanes(ops.add, square)) * norm
+            size += ops.across_lanes(ops.add, reduce(ops.add, [ops.maximum(v, -v) for v in old]))
+            found.append(ops.maximum(apart, -apart).above(size * share + _TINY))
         return reduce(or_, found)
 
     def _damaged(self, place: TilePlace) -> Condition:
@@ -256,8 +239,8 @@ class TileCheck:
             return [total + self.b.load(place.packed + at).bits()]
 
         expected = self.sums.number(place.panel.number + self.layout.words)
-        wanted = arith.bitcast(ir.IntegerType.get_signless(32), expected.value)
-        return Condition(arith.cmpi(arith.CmpIPredicate.ne, words[0].sum(), wanted))
+        wanted = ops.arith.bitcast(ir.IntegerType.get_signless(32), expected.value)
+        return Condition(ops.arith.cmpi(ops.arith.CmpIPredicate.ne, words[0].sum(), wanted))
 
 
 def along_depth(
@@ -275,13 +258,13 @@ def along_depth(
 
     zeros = [k.vector(0.0)] * (height * parts)
     sums = k.walk(length, parts, zeros, turn)
-    return [tree(add, list(sums[r::height])) for r in range(height)]
+    return [ops.tree(ops.add, list(sums[r::height])) for r in range(height)]
 
 
 def signed_by_lines(row: Sequence[Vector], lanes: int) -> Vector:
     """Add up a row's vectors with the signs of their lines."""
     signed = (v if i * lanes // LINE % 2 == 0 else -v for i, v in enumerate(row))
-    return reduce(add, signed)
+    return reduce(ops.add, signed)
 
 
 def _cut(values: Sequence[Vector], height: int) -> list[Sequence[Vector]]:
@@ -295,7 +278,7 @@ def flipped(flip: Memory, value: Vector, row: Index, start: Index) -> Vector:
     lanes = value.lanes
     here = (Vector.counting(lanes) + start.to_float()).equals(column.across(lanes))
     here &= row.to_float().across(lanes).equals(wanted.across(lanes))
-    return where(here, (value.bits() ^ mask.across(lanes).bits()).from_bits(), value)
+    return ops.where(here, (value.bits() ^ mask.across(lanes).bits()).from_bits(), value)
 
 
 def refuse_high(family: str, product: Gemm, target: Target) -> str:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from pyc_mlir.pipelines.kernels import nest
 from pyc_mlir.pipelines.kernels.knobs import (
     HEIGHTS,
     PANELS,
@@ -44,21 +45,7 @@ from pyc_mlir.pipelines.kernels.nest import (
     Panels,
     ProductTile,
     Scratch,
-    bottom,
-    cores_for,
-    cut_matrix,
-    for_blocks,
-    for_bottom,
-    for_depth,
-    for_panels,
-    for_tiles,
-    matrix_rows,
-    overwritable,
-    partial_sums,
-    pitch,
-    refuse_tile,
     row_block,
-    share,
 )
 from pyc_mlir.pipelines.kernels.registry import Family
 from pyc_mlir.pipelines.target.target import Target
@@ -99,16 +86,16 @@ class PackedMatrix(KernelKnobs):
         """Choose what is chosen alike for numbers of B of any `size` in bytes."""
         panel = wide_panel(target)
         flops, read = 2.0 * known(rows) * columns * depth, float(size) * columns * depth
-        cores = cores_for(target, flops, read)
+        cores = nest.cores_for(target, flops, read)
         return {
             "panel": panel,
-            "workgroups": cut_matrix(cores, rows, columns, (_HEIGHT, panel)),
+            "workgroups": nest.cut_matrix(cores, rows, columns, (_HEIGHT, panel)),
             "far": _are_few(rows, _HEIGHT) and 2 * read >= (target.l3_bytes or target.l2_bytes),
         }
 
     def refusal(self, target: Target) -> str:
         """Refuse a tile whose sums, row of B and number of A do not fit the registers."""
-        return refuse_tile(self.speed, self.height, self.panel, target)
+        return nest.refuse_tile(self.speed, self.height, self.panel, target)
 
     @property
     def panels(self) -> Panels:
@@ -185,7 +172,7 @@ class Gemm(PackedMatrix, family="gemm"):
         return Gemm(rows, columns, depth, **{**knobs, **others})
 
     def _in_place(self) -> tuple[tuple[str, str], ...]:
-        return overwritable(self.epilogue, self.rows, self.depth <= self.depth_block)
+        return nest.overwritable(self.epilogue, self.rows, self.depth <= self.depth_block)
 
     def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
         Product(k, self, memory["a"], memory["b"], self.finish(k, memory)).build()
@@ -215,10 +202,10 @@ class Product:
         k, knobs, panels = self.k, self.knobs, self.knobs.panels
 
         def work(strip: Strip) -> None:
-            for_depth(k, knobs.depth, knobs.depth_block, partial(self._rows, strip))
+            nest.for_depth(k, knobs.depth, knobs.depth_block, partial(self._rows, strip))
 
         if panels.full:
-            first, end = share(k, 1, knobs.workgroups[1], Index.of(panels.full))
+            first, end = nest.share(k, 1, knobs.workgroups[1], Index.of(panels.full))
             step = max(1, knobs.strip // knobs.panel)
             with k.range(first, end, step) as j:
                 work(Strip(j, least(j + step, end), panels.at))
@@ -230,7 +217,7 @@ class Product:
         """Compute this workgroup's rows: blocks of full tiles, then what is left of the matrix."""
         k, height, rows = self.k, self.knobs.height, self.a.shape[0]
         tiles = rows // height
-        first, end = share(k, 0, self.knobs.workgroups[0], tiles)
+        first, end = nest.share(k, 0, self.knobs.workgroups[0], tiles)
         step = max(1, self.knobs.row_block // height)
         if tiles.number != 0:
             with (
@@ -239,11 +226,11 @@ class Product:
                 k.range(i, least(i + step, end)) as tile,
             ):
                 self._tile(strip.panel(number), depth, tile * height, height, tile - i)
-        if not bottom(rows, height):
+        if not nest.bottom(rows, height):
             return
         mine = k.workgroup(0).equals(self.knobs.workgroups[0] - 1)
         with k.when(mine), k.range(strip.first, strip.end) as number:
-            for_bottom(k, rows, height, partial(self._tile, strip.panel(number), depth))
+            nest.for_bottom(k, rows, height, partial(self._tile, strip.panel(number), depth))
 
     def _tile(
         self, panel: Panel, depth: Depth, row: Index, height: int, turn: Index | None = None
@@ -271,7 +258,7 @@ class Product:
             for (i, at), value in zip(spots, sums, strict=True):
                 c.store(value, i, at)
 
-        depth.end(k, lambda: self.finish.tile(sums, places, matrix_rows(row)), keep)
+        depth.end(k, lambda: self.finish.tile(sums, places, nest.matrix_rows(row)), keep)
 
     def _register_tile(
         self,
@@ -291,7 +278,7 @@ class Product:
         def right(v: int, at: Index) -> Vector:
             return self.b.load(offset + at * panel.width + v * k.lanes)
 
-        parts = partial_sums(knobs.rows, knobs.height, width, knobs.unroll)
+        parts = nest.partial_sums(knobs.rows, knobs.height, width, knobs.unroll)
         return ProductTile(k, height, width, knobs.unroll, left, right, ahead, parts)
 
     def _offset(self, panel: Panel, depth: Depth) -> Index:
@@ -353,7 +340,7 @@ class HalfGemm(PackedMatrix, family="half_gemm", speed="gemm"):
         """Choose the knobs for a target's registers, caches and cores; `others` are fields."""
         knobs = PackedMatrix.chosen(target, rows, columns, depth, size=2)
         held = 4 * knobs["panel"] * depth
-        knobs["block"] = row_block(target, _HEIGHT, held, 4 * pitch(depth))
+        knobs["block"] = row_block(target, _HEIGHT, held, 4 * nest.pitch(depth))
         return HalfGemm(rows, columns, depth, dtype, **{**knobs, **others})
 
     @property
@@ -367,14 +354,14 @@ class HalfGemm(PackedMatrix, family="half_gemm", speed="gemm"):
         most = max(self.block, self.height)
         rows = min(most, self.rows) if isinstance(self.rows, int) else most
         panel = 0 if self.few else self.depth * self.panel
-        return Scratch(panel, rows * pitch(self.depth), self.workgroups)
+        return Scratch(panel, rows * nest.pitch(self.depth), self.workgroups)
 
     def operands(self) -> tuple[Operand, ...]:
         """Return those of a product, then scratch memory."""
         return (*super().operands(), self.scratch.operand)
 
     def _in_place(self) -> tuple[tuple[str, str], ...]:
-        return overwritable(self.epilogue, self.rows)
+        return nest.overwritable(self.epilogue, self.rows)
 
     def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
         taken = (memory["a"], memory["b"], self.finish(k, memory), memory["scratch"])
@@ -423,20 +410,20 @@ class HalfProduct:
                     def right(v: int, at: Index) -> Vector:
                         return held.load(start + at * panel.width + v * k.lanes)
 
-                    parts = partial_sums("m", knobs.height, len(places), knobs.unroll)
+                    parts = nest.partial_sums("m", knobs.height, len(places), knobs.unroll)
                     self._tile(partial(number, row), right, places, first + row, height, parts)
 
-                for_tiles(k, count, knobs.height, tile)
+                nest.for_tiles(k, count, knobs.height, tile)
 
-            for_panels(k, knobs.panels, knobs.workgroups[1], columns)
+            nest.for_panels(k, knobs.panels, knobs.workgroups[1], columns)
 
-        for_blocks(k, knobs.rows, knobs.workgroups[0], knobs.block, block)
+        nest.for_blocks(k, knobs.rows, knobs.workgroups[0], knobs.block, block)
 
     def _widened(self, first: Index, count: Index) -> Callable[[Index, int, Index], Scalar]:
         """Widen rows of A to scratch memory; the function of a tile's row that gives a number."""
         k, knobs, held = self.k, self.knobs, self.scratch
         start = knobs.scratch.own(k)[1]
-        apart = pitch(knobs.depth)
+        apart = nest.pitch(knobs.depth)
         with k.range(count) as row:
             begin = start + row * apart
 
@@ -463,15 +450,15 @@ class HalfProduct:
                     self.b.prefetch(start + line, level=1)
 
             def tile(row: Index, height: int) -> None:
-                parts = partial_sums(height, knobs.height, len(places), knobs.unroll)
+                parts = nest.partial_sums(height, knobs.height, len(places), knobs.unroll)
                 wanted = ahead if knobs.far else None
                 self._tile(partial(number, row), right, places, row, height, parts, wanted)
 
-            for_bottom(k, rows, knobs.height + 1, tile)
+            nest.for_bottom(k, rows, knobs.height + 1, tile)
 
         mine = knobs.workgroups[0] == 1
         with nullcontext() if mine else k.when(k.workgroup(0).equals(0)):
-            for_panels(k, knobs.panels, knobs.workgroups[1], columns)
+            nest.for_panels(k, knobs.panels, knobs.workgroups[1], columns)
 
     def _tile(
         self,
@@ -488,7 +475,7 @@ class HalfProduct:
         tile = ProductTile(k, height, width, knobs.unroll, left, right, ahead, parts)
         zeros = [k.vector(0.0)] * (height * width)
         sums = tile.accumulate(Index.of(knobs.depth), zeros)
-        self.finish.tile(sums, places, matrix_rows(row))
+        self.finish.tile(sums, places, nest.matrix_rows(row))
 
 
 def _match(work: Work, target: Target, halves: bool) -> list[KernelOffer]:

@@ -32,17 +32,11 @@ from pyc_mlir.dialects.ops.convolution import spatial
 from pyc_mlir.dialects.ops.resize import axis_taps, phase_taps
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.kernels.knobs import UNROLLS, KernelKnobs, knob, known, parts_of, shares
+from pyc_mlir.pipelines.kernels.lang import values as ops
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.lang.values import (
-    Index,
-    Vector,
-    fma,
-    interleaved,
-    least,
-    transposed,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Index, Vector
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
 from pyc_mlir.pipelines.kernels.nest import cores_for, share
 from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
@@ -136,7 +130,7 @@ class Transpose(KernelKnobs, family="transpose"):
             down = x.shape[1].ceildiv(self.tile_rows)
             first = k.workgroup(1) // down * self.batches
             row = k.workgroup(1) % down * self.tile_rows
-            with k.range(first, least(first + self.batches, x.shape[0])) as b:
+            with k.range(first, ops.least(first + self.batches, x.shape[0])) as b:
                 tile = TransposeTile(k, self, x, y, b, row, streaming)
                 tile.blocks() if self.inner == 1 else tile.copies()
 
@@ -171,12 +165,12 @@ class TransposeTile:
         (top, bottom), (left, right) = self._span(1), self._span(2)
         low, side = (self.x.shape[d] // lanes * lanes for d in (1, 2))
         under, beside = low < bottom, side < right
-        along, across = (top, least(bottom, low)), (left, least(right, side))
+        along, across = (top, ops.least(bottom, low)), (left, ops.least(right, side))
         outer, inner = (across, along) if self.knobs.down else (along, across)
         with self._walk(*outer) as first, self._walk(*inner) as second:
             i, j = (second, first) if self.knobs.down else (first, second)
             block = [self.x.load(self.b, i + r, j) for r in range(lanes)]
-            for c, column in enumerate(transposed(block)):
+            for c, column in enumerate(ops.transposed(block)):
                 self._put(column, j + c, i)
         if self._ragged(1):
             with self.k.when(under), self._walk(*across) as j:
@@ -195,7 +189,7 @@ class TransposeTile:
         if size.number is not None and size.number <= step:
             return Index.of(0), size
         first = self.row if dimension == 1 else self.k.workgroup(0) * step
-        return first, least(first + step, size)
+        return first, ops.least(first + step, size)
 
     def _ragged(self, dimension: int) -> bool:
         size = self.x.shape[dimension].number
@@ -214,9 +208,9 @@ class TransposeTile:
         across, along = k.tail(j, columns), k.tail(i, rows)
         block = [k.vector(0.0)] * k.lanes
         for r in range(min(k.lanes, height or k.lanes)):
-            row = i + r if height is not None else least(i + r, rows - 1)
+            row = i + r if height is not None else ops.least(i + r, rows - 1)
             block[r] = self.x.load(self.b, row, across)
-        for c, column in enumerate(transposed(block)):
+        for c, column in enumerate(ops.transposed(block)):
             if width is None:
                 with k.when(j + c < columns):
                     self.y.store(column, self.b, j + c, along)
@@ -417,7 +411,7 @@ class _Growing:
 
         made = _blended(knobs.down, knobs.along, load)
         for r in range(knobs.down.factor):
-            both = interleaved(made[r, 0], made[r, 1])
+            both = ops.interleaved(made[r, 0], made[r, 1])
             self.y.store(both, image, row * knobs.down.factor + r, Lanes(column * 2))
 
     def _element(self, image: Index, row: Index, column: Index) -> None:
@@ -438,8 +432,8 @@ def _clamped(at: Index, distance: int, size: int) -> Index:
     if distance == 0:
         return at
     if distance < 0:
-        return at - least(at, -distance)
-    return least(at + distance, size - 1)
+        return at - ops.least(at, -distance)
+    return ops.least(at + distance, size - 1)
 
 
 def _blended(
@@ -467,7 +461,7 @@ def _sum(terms: list[tuple[Vector, float]]) -> Vector:
     (value, weight), *others = terms
     total = value if weight == 1.0 and not others else value * weight
     for value, weight in others:
-        total = fma(value, weight, total)
+        total = ops.fma(value, weight, total)
     return total
 
 

@@ -23,44 +23,17 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.pipelines.kernels import nest
 from pyc_mlir.pipelines.kernels.families.bytes import QUAD, VNNI, Dot, has_dot
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm, Product, Strip
 from pyc_mlir.pipelines.kernels.knobs import KernelKnobs, knob, known, shares
+from pyc_mlir.pipelines.kernels.lang import values as ops
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.lang.values import (
-    Index,
-    Ints,
-    Scalar,
-    Vector,
-    across_lanes,
-    add,
-    arith,
-    f32_vector,
-    fma,
-    int_vector,
-    least,
-    llvm,
-    math,
-    maximum,
-    tree,
-    vector,
-    where,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Index, Ints, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
-from pyc_mlir.pipelines.kernels.nest import (
-    Depth,
-    Finish,
-    Panel,
-    Panels,
-    Scratch,
-    cores_for,
-    for_panels,
-    for_tiles,
-    matrix_rows,
-    refuse_tile,
-)
+from pyc_mlir.pipelines.kernels.nest import Depth, Finish, Panel, Panels, Scratch
 from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
 from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.target import Target
@@ -211,7 +184,7 @@ class PackedProduct(KernelKnobs, family="packed"):
         made = PackedProduct(
             rows, blocks, height=height, vectors=vectors, tall=tall, deep=deep, table=table
         )
-        cores = cores_for(
+        cores = nest.cores_for(
             target, made.product_flops, blocks.bits * blocks.depth * blocks.columns / 8
         )
         shares = max(1, min(cores, blocks.words.full))
@@ -307,7 +280,7 @@ class PackedProduct(KernelKnobs, family="packed"):
                 f"packed: expected a target with sums of four products of bytes, got {target.name}"
             )
         tiles = self.many and not self.rounds
-        if tiles and (reason := refuse_tile("packed", self.tall, self.blocks.panel, target)):
+        if tiles and (reason := nest.refuse_tile("packed", self.tall, self.blocks.panel, target)):
             return reason
         needed, most = self.height * self.vectors + 2 * self.vectors, target.vector_registers
         return f"packed: expected at most {most} registers, got {needed}" if needed > most else ""
@@ -366,7 +339,7 @@ class Unpacking:
 
     def _few(self) -> None:
         """Compute this workgroup's panels, the narrower last one in the last workgroup."""
-        for_panels(self.k, self.knobs.blocks.words, self.knobs.workgroups, self._rows)
+        nest.for_panels(self.k, self.knobs.blocks.words, self.knobs.workgroups, self._rows)
 
     def _rows(self, panel: Panel) -> None:
         """Compute all rows: a single one in a way of its own."""
@@ -375,12 +348,12 @@ class Unpacking:
         if rows.number == 1:
             tile(Index.of(0), 1, single=True)
         elif rows.number is not None:
-            for_tiles(k, rows, self.knobs.height, tile)
+            nest.for_tiles(k, rows, self.knobs.height, tile)
         else:
             with k.when(rows.equals(1)):
                 tile(Index.of(0), 1, single=True)
             with k.when(Index.of(1) < rows):
-                for_tiles(k, rows, self.knobs.height, tile)
+                nest.for_tiles(k, rows, self.knobs.height, tile)
 
     def _tile(self, panel: Panel, start: Index, height: int, single: bool = False) -> None:
         """Compute `height` rows of a panel, some of its vectors at a time; a single row all."""
@@ -406,7 +379,7 @@ class Unpacking:
         sums = k.loop(0, whole, 1, zeros)(lambda b, *kept: tile.block(b, length, kept))
         if rest := blocks.words.depth - whole * length:
             sums = tile.block(Index.of(whole), rest, sums)
-        self.finish.tile(sums, places, matrix_rows(start))
+        self.finish.tile(sums, places, nest.matrix_rows(start))
 
 
 @dataclass(frozen=True)
@@ -433,7 +406,7 @@ class _Tile:
         if not self.single:
             return k.loop(0, words, 1, sums)(step)
         own = k.loop(0, words, 1, [k.vector(0.0)] * self.vectors)(step)
-        return [fma(a, s, total) for a, s, total in zip(own, scales, sums, strict=True)]
+        return [ops.fma(a, s, total) for a, s, total in zip(own, scales, sums, strict=True)]
 
     @property
     def k(self) -> Build:
@@ -484,7 +457,7 @@ class _Tile:
                 weight = weight if self.single else weight * scales[v]
                 for row in range(self.height):
                     at = row * self.vectors + v
-                    made[at] = fma(weight, factors[row], made[at])
+                    made[at] = ops.fma(weight, factors[row], made[at])
         return made
 
     def _number(self, words: Ints, n: int, point: Vector | None) -> Vector:
@@ -532,7 +505,7 @@ class ByteRows:
             self._block(Index.of(0), rows)
             return
         with self.k.range(0, rows, ROWS) as start:
-            self._block(start, least(rows - start, ROWS))
+            self._block(start, ops.least(rows - start, ROWS))
 
     def _block(self, start: Index, count: Index) -> None:
         k, words = self.k, self.blocks.words
@@ -541,9 +514,9 @@ class ByteRows:
 
         def work(panel: Panel) -> None:
             for v, at in enumerate(panel.places(k)):
-                for_tiles(k, count, HEIGHT, partial(self._tile, start, panel, v, at))
+                nest.for_tiles(k, count, HEIGHT, partial(self._tile, start, panel, v, at))
 
-        for_panels(k, words, self.workgroups, work)
+        nest.for_panels(k, words, self.workgroups, work)
 
     def _tile_at(self, row: Index) -> Index:
         """Return the number of the register tile with a row, over all workgroups."""
@@ -554,10 +527,12 @@ class ByteRows:
         k, blocks, lanes, memory = self.k, self.blocks, self.k.lanes, self.memory
         first = block * blocks.block
         values = [memory["x"].load(start + row, first + v) for v in range(0, blocks.block, lanes)]
-        greatest = across_lanes(maximum, tree(maximum, [maximum(v, -v) for v in values]))
+        greatest = ops.across_lanes(
+            ops.maximum, ops.tree(ops.maximum, [ops.maximum(v, -v) for v in values])
+        )
         size = greatest.across(lanes)
-        inverse = where(size > 0.0, k.vector(float(_STEPS)) / size, 0.0)
-        wide = [Vector(math.roundeven((v * inverse).value)).whole() for v in values]
+        inverse = ops.where(size > 0.0, k.vector(float(_STEPS)) / size, 0.0)
+        wide = [Vector(ops.math.roundeven((v * inverse).value)).whole() for v in values]
         tile, inner = self._tile_at(row), row % HEIGHT
         for n, whole in enumerate(wide):
             small = whole.cut(8)
@@ -565,11 +540,11 @@ class ByteRows:
                 small = small.part([g + i for g in range(0, lanes, 8) for i in _TAKEN])
             for q in range(0, lanes, QUAD):
                 at = (tile * blocks.depth + first + (n * lanes + q)) * HEIGHT + inner * QUAD
-                kind = int_vector(QUAD, 8)
-                quad = vector.extract_strided_slice(kind, small.value, [q], [QUAD], [1])
+                kind = ops.int_vector(QUAD, 8)
+                quad = ops.vector.extract_strided_slice(kind, small.value, [q], [QUAD], [1])
                 memory["bytes"].store_as(quad, at)
         i32 = ir.IntegerType.get_signless(32)
-        begin = arith.muli(tree(add, wide).sum(), arith.constant(i32, -blocks.sign))
+        begin = ops.arith.muli(ops.tree(ops.add, wide).sum(), ops.arith.constant(i32, -blocks.sign))
         place = (tile * blocks.count + block) * HEIGHT + inner
         memory["steps"].put(greatest * (1.0 / _STEPS), place)
         memory["starts"].put(Scalar(begin), place)
@@ -602,11 +577,11 @@ class ByteRows:
             made = []
             for r, (total, before) in enumerate(zip(sums, kept, strict=True)):
                 step = steps.number(facts + r).across(k.lanes)
-                made.append(fma(total.to_float(), scale * step, before))
+                made.append(ops.fma(total.to_float(), scale * step, before))
             return made
 
         sums = k.loop(0, blocks.count, 1, [k.vector(0.0)] * height)(block)
-        self.finish.tile(sums, [at], matrix_rows(start + row))
+        self.finish.tile(sums, [at], nest.matrix_rows(start + row))
 
     def _word(self, place: Index, first: Index, sums: Sequence[Ints]) -> list[Ints]:
         """Add the products of the numbers in a word of each column, with those from `first` on."""
@@ -643,8 +618,8 @@ def has_table(target: Target) -> bool:
 def looked_up(table: Sequence[float], places: Ints) -> Vector:
     """Return the numbers of a table of sixteen at the lowest four bits of each lane."""
     operands = [Vector.holding(table).value, places.value]
-    name, kind = "llvm.x86.avx512.permvar.sf.512", f32_vector(len(table))
-    return Vector(llvm.call_intrinsic(kind, name, operands, [], []))
+    name, kind = "llvm.x86.avx512.permvar.sf.512", ops.f32_vector(len(table))
+    return Vector(ops.llvm.call_intrinsic(kind, name, operands, [], []))
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:

@@ -30,19 +30,10 @@ from pyc_mlir.pipelines.kernels.knobs import (
     one_of,
     parts_of,
 )
+from pyc_mlir.pipelines.kernels.lang import values as ops
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.values import (
-    Index,
-    Scalar,
-    Vector,
-    add,
-    least,
-    maximum,
-    minimum,
-    smaller,
-    where,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.registry import Family
 from pyc_mlir.pipelines.target.target import Target
@@ -50,10 +41,10 @@ from pyc_mlir.pipelines.target.work import Work, WorkOp, is_f32, nominal, sizes
 
 # name -> (how two numbers combine, what they start from); a mean is a sum, divided at the end.
 REDUCTIONS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
-    "sum": (add, 0.0),
-    "mean": (add, 0.0),
-    "max": (maximum, -math.inf),
-    "min": (minimum, math.inf),
+    "sum": (ops.add, 0.0),
+    "mean": (ops.add, 0.0),
+    "max": (ops.maximum, -math.inf),
+    "min": (ops.minimum, math.inf),
 }
 
 
@@ -227,7 +218,7 @@ class ColumnStrip:
         one = columns.number is not None and columns.number <= strip
         first = Index.of(0) if one else self.k.workgroup() * strip
         whole = columns.number is not None and columns.number % strip == 0
-        width = columns if one else Index.of(strip) if whole else least(columns - first, strip)
+        width = columns if one else Index.of(strip) if whole else ops.least(columns - first, strip)
 
         @self.k.blocks(width, self.knobs.unroll)
         def _(block: Sequence[Lanes]) -> None:
@@ -417,7 +408,7 @@ class Search:
         best, place = found
         assert isinstance(best, Scalar) and isinstance(place, Index)
 
-        @self.k.fold(width, maximum, -math.inf, self.knobs.unroll)
+        @self.k.fold(width, ops.maximum, -math.inf, self.knobs.unroll)
         def peak(at: Lanes) -> Vector:
             return self._load(start, at)
 
@@ -431,11 +422,11 @@ class Search:
     def _find(self, start: Index, width: Index, peak: Scalar) -> Index:
         """Return the first place of `peak` in a chunk; with a NaN in it, `peak` is NaN."""
 
-        @self.k.fold(width, smaller, math.inf, self.knobs.unroll)
+        @self.k.fold(width, ops.smaller, math.inf, self.knobs.unroll)
         def first(at: Lanes) -> Vector:
             x = self._load(start, at)
             places = Vector.counting(self.k.lanes) + at.start.to_float()
-            return where(x.equals(peak) | x.is_nan(), places, math.inf)
+            return ops.where(x.equals(peak) | x.is_nan(), places, math.inf)
 
         return first.to_index()
 

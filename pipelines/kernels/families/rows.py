@@ -18,20 +18,12 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.kernels.families.reduce import REDUCTIONS
 from pyc_mlir.pipelines.kernels.knobs import UNROLLS, KernelKnobs, knob, known, one_of, parts_of
+from pyc_mlir.pipelines.kernels.lang import values as ops
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.functions import exp_nonpositive, log
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.lang.values import (
-    Index,
-    Scalar,
-    Vector,
-    add,
-    fma,
-    larger,
-    least,
-    square_root,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match import (
     Feed,
     KernelOffer,
@@ -152,7 +144,7 @@ class Rows(KernelKnobs, family="rows"):
         after = InKernel.of(k, self.epilogue, "after", memory)
         held = local(k, int(self.columns)) if self.dtype in HALVES else None
         with k.range(*self._part(k)) as i:
-            soon = least(i + self.ahead, x.shape[0] - 1)
+            soon = ops.least(i + self.ahead, x.shape[0] - 1)
             row = RowPass(k, self, x, y, i, soon, before.row(i), after.row(i), held)
             if self.operation in REDUCTIONS:
                 reduce_row(row, self.operation)
@@ -248,11 +240,11 @@ def softmax(row: RowPass) -> None:
     """y = exp(x - max x) / sum exp(x - max x). A row with a NaN or +inf becomes all NaN."""
 
     # Passing over NaN is enough: exp carries it into the sum, and so to the whole row.
-    @row.fold(larger, -math.inf)
+    @row.fold(ops.larger, -math.inf)
     def peak(at: Lanes) -> Any:
         return row.first(at)
 
-    @row.fold(add, 0.0)
+    @row.fold(ops.add, 0.0)
     def total(at: Lanes) -> Any:
         row.fetch(at)
         power = exp_nonpositive(row.again(at) - peak)
@@ -269,11 +261,11 @@ def softmax(row: RowPass) -> None:
 def log_softmax(row: RowPass) -> None:
     """y = x - max x - log sum exp(x - max x). A row with a NaN or +inf becomes all NaN."""
 
-    @row.fold(larger, -math.inf)
+    @row.fold(ops.larger, -math.inf)
     def peak(at: Lanes) -> Any:
         return row.first(at)
 
-    @row.fold(add, 0.0)
+    @row.fold(ops.add, 0.0)
     def total(at: Lanes) -> Any:
         row.fetch(at)
         return exp_nonpositive(row.again(at) - peak)
@@ -290,21 +282,21 @@ def normalize(row: RowPass, epsilon: float, scale: Memory, shift: Memory | None 
     centre: Any = 0.0
     if shift is not None:
 
-        @row.fold(add, 0.0)
+        @row.fold(ops.add, 0.0)
         def total(at: Lanes) -> Any:
             row.fetch(at)
             return row.first(at)
 
         centre = row.mean_of(total)
 
-    @row.fold(add, 0.0)
+    @row.fold(ops.add, 0.0)
     def squares(at: Lanes) -> Any:
         if shift is None:
             row.fetch(at)
         distance = (row.first(at) if shift is None else row.again(at)) - centre
         return distance * distance
 
-    factor = 1.0 / square_root(row.mean_of(squares) + epsilon)
+    factor = 1.0 / ops.square_root(row.mean_of(squares) + epsilon)
 
     @row.each()
     def _(at: Lanes) -> None:
@@ -312,7 +304,7 @@ def normalize(row: RowPass, epsilon: float, scale: Memory, shift: Memory | None 
         if shift is None:
             row.finish(unit * scale.load(at), at)
         else:
-            row.finish(fma(unit, scale.load(at), shift.load(at)), at)
+            row.finish(ops.fma(unit, scale.load(at), shift.load(at)), at)
 
 
 def reduce_row(row: RowPass, operation: str) -> None:

@@ -53,6 +53,7 @@ from pyc_mlir.pipelines.kernels.families.conv.direct import (
 )
 from pyc_mlir.pipelines.kernels.families.window import ConvAxis, Piece, Segment, axes_of
 from pyc_mlir.pipelines.kernels.knobs import knob
+from pyc_mlir.pipelines.kernels.lang import values as ops
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.narrow import BOUNDS, NARROW, Narrow
@@ -64,15 +65,7 @@ from pyc_mlir.pipelines.kernels.lang.tiles import (
     TileShape,
     local_memory,
 )
-from pyc_mlir.pipelines.kernels.lang.values import (
-    Index,
-    Ints,
-    Mask,
-    arith,
-    int_vector,
-    least,
-    vector,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Index, Ints, Mask
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.nest import Finish, Panel, Panels, ProductTile, cores_for, share
 from pyc_mlir.pipelines.kernels.registry import Family
@@ -362,7 +355,7 @@ class TiledBytes:
             height = pixels.ceildiv(pixels.ceildiv(ROWS))
         elif window.is_product:
             # 16, less of fewer pixels, but at least 1: no tile has 0 rows.
-            height = ROWS - least(ROWS - least(pixels, ROWS), ROWS - 1)
+            height = ROWS - ops.least(ROWS - ops.least(pixels, ROWS), ROWS - 1)
         sums = local_memory(k, knobs.width * knobs.panel, "i32")
         offsets = local_memory(k, knobs.panel, "i32")
         return TiledBytes(loops, window, height, pixels, Tiles(k), sums, offsets, copy)
@@ -401,7 +394,7 @@ class TiledBytes:
         start = x.address(0, 0, 0, 0)
 
         def place(tile: Index) -> TilePlace:
-            pixel = least(tile * self.height, count - self.height)
+            pixel = ops.least(tile * self.height, count - self.height)
             return TilePlace(pixel, start + pixel * knobs.channels)
 
         tiles = count.ceildiv(self.height)
@@ -416,7 +409,10 @@ class TiledBytes:
         base = self._x.address(image, first * knobs.rows.stride, 0, 0) if start is None else start
 
         def place(tile: Index) -> TilePlace:
-            row, column = tile // along, least(tile % along * window.height, wide - window.height)
+            row, column = (
+                tile // along,
+                ops.least(tile % along * window.height, wide - window.height),
+            )
             pixel = (image * high + (first + row)) * wide + column
             source = row * (knobs.rows.stride * window.pitch)
             return TilePlace(
@@ -545,12 +541,12 @@ class TiledBytes:
             own = Index.of(0)
         left = columns.low * knobs.channels
         length = columns.size * knobs.channels
-        line, zero = int_vector(ROW_BYTES, 8), self.loops.zero
+        line, zero = ops.int_vector(ROW_BYTES, 8), self.loops.zero
         if zero is None:
-            one = arith.constant(line.element_type, 0)
+            one = ops.arith.constant(line.element_type, 0)
         else:
-            one = arith.trunci(line.element_type, vector.extract(zero.value, [], [0]))
-        held = vector.broadcast(line, one)
+            one = ops.arith.trunci(line.element_type, ops.vector.extract(zero.value, [], [0]))
+        held = ops.vector.broadcast(line, one)
 
         def border(_: Lanes) -> Any:
             return held

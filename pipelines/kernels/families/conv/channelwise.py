@@ -32,21 +32,12 @@ from pyc_mlir.pipelines.kernels.families.window import (
     taps_at,
 )
 from pyc_mlir.pipelines.kernels.knobs import KernelKnobs, knob, known, one_of, shares
+from pyc_mlir.pipelines.kernels.lang import values as ops
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.narrow import BOUNDS, NARROW, Narrow
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.lang.values import (
-    Index,
-    Mask,
-    Scalar,
-    Vector,
-    add,
-    arith,
-    fma,
-    least,
-    maximum,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Index, Mask, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
 from pyc_mlir.pipelines.kernels.nest import Finish, cores_for, share
 from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
@@ -135,14 +126,16 @@ class Rule:
     finish: Callable[[Vector, Scalar], Vector] | None = None
 
 
-WEIGHTED = Rule(0.0, lambda total, x, w: fma(x, w, total))
-LARGEST = Rule(-math.inf, lambda total, x, w: maximum(x, total))
-MEAN_OF_MET = Rule(0.0, lambda total, x, w: add(total, x), lambda total, count: total / count)
+WEIGHTED = Rule(0.0, lambda total, x, w: ops.fma(x, w, total))
+LARGEST = Rule(-math.inf, lambda total, x, w: ops.maximum(x, total))
+MEAN_OF_MET = Rule(0.0, lambda total, x, w: ops.add(total, x), lambda total, count: total / count)
 
 
 def mean_of(taps: int) -> Rule:
     """Divide the sum by a fixed number."""
-    return Rule(0.0, lambda total, x, w: add(total, x), lambda total, count: total / float(taps))
+    return Rule(
+        0.0, lambda total, x, w: ops.add(total, x), lambda total, count: total / float(taps)
+    )
 
 
 @dataclass(frozen=True)
@@ -505,7 +498,7 @@ class BytePool(WindowKnobs, family="int8_pool", speed="pool"):
         self, k: Build, x: Memory, places: list[tuple[Index, Index, Index]], lanes: Lanes
     ) -> Any:
         """Return the largest bytes under the taps, an MLIR vector."""
-        larger = arith.maxsi if self.dtype == "i8" else arith.maxui
+        larger = ops.arith.maxsi if self.dtype == "i8" else ops.arith.maxui
         best = None
         for place in places:
             own = x.ints(*place, lanes, lanes=k.lanes * _IN_A_LANE, bits=8).value
@@ -524,7 +517,7 @@ def _covers(axis: ConvAxis) -> bool:
 def _clamped(axis: ConvAxis, output: Index, tap: int) -> Index:
     """Return the place under a tap, the nearest one of the image where it is beyond."""
     at = output * axis.stride + tap
-    return least(at - least(at, axis.low), axis.size - 1)
+    return ops.least(at - ops.least(at, axis.low), axis.size - 1)
 
 
 def _match_byte_pool(work: Work, target: Target) -> list[KernelOffer]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.pipelines.kernels import nest
 from pyc_mlir.pipelines.kernels.families.window import (
     ChannelSlice,
     ConvAxis,
@@ -31,16 +32,7 @@ from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes,
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, least
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
-from pyc_mlir.pipelines.kernels.nest import (
-    Finish,
-    Panel,
-    Panels,
-    ProductTile,
-    Row,
-    cores_for,
-    refuse_tile,
-    share,
-)
+from pyc_mlir.pipelines.kernels.nest import Finish, Panel, Panels, ProductTile, Row
 from pyc_mlir.pipelines.kernels.registry import Family, operand_cost
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -123,7 +115,7 @@ class DirectConv(WindowKnobs, family="conv"):
 
     def refusal(self, target: Target) -> str:
         """Refuse a tile whose sums, row of weights and number of x do not fit the registers."""
-        return refuse_tile("conv", self.width, self.panel, target)
+        return nest.refuse_tile("conv", self.width, self.panel, target)
 
     @staticmethod
     def on(
@@ -150,7 +142,7 @@ class DirectConv(WindowKnobs, family="conv"):
             vectors = max(4, vectors)
         tall = (target.vector_registers - vectors - 1) // vectors
         panel = vectors * target.vector_bytes // 4
-        cores = cores_for(target, made.product_flops, 4.0 * made.weights)
+        cores = nest.cores_for(target, made.product_flops, 4.0 * made.weights)
         made = replace(made, width=tall, panel=panel)
         return replace(made, **{"workgroups": cut_conv(cores, made, panel), **others})
 
@@ -292,7 +284,7 @@ class Direct:
     def _share(self, dimension: int, count: Index | int, cut: bool = True) -> tuple[Index, Index]:
         """Return this workgroup's share of so many; all where they are not `cut`."""
         parts = self.knobs.workgroups[dimension] if cut else 1
-        return share(self.k, dimension, parts, Index.of(count))
+        return nest.share(self.k, dimension, parts, Index.of(count))
 
     def _rows(self, panel: FilterPanel) -> None:
         """Compute this workgroup's rows of all images."""

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.pipelines.kernels import nest
 from pyc_mlir.pipelines.kernels.families.window import (
     ChannelSlice,
     ConvAxis,
@@ -41,14 +42,7 @@ from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Condition, Index, Scalar, Vector, fma, least
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
-from pyc_mlir.pipelines.kernels.nest import (
-    Panel,
-    Panels,
-    ProductTile,
-    cores_for,
-    refuse_tile,
-    share,
-)
+from pyc_mlir.pipelines.kernels.nest import Panel, Panels, ProductTile
 from pyc_mlir.pipelines.kernels.registry import Family, operand_cost
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -158,7 +152,7 @@ class Winograd(WindowKnobs, family="winograd"):
 
     def refusal(self, target: Target) -> str:
         """Refuse a tile whose sums, row of weights and number of x do not fit the registers."""
-        return refuse_tile("winograd", self.height, self.panel, target)
+        return nest.refuse_tile("winograd", self.height, self.panel, target)
 
     @staticmethod
     def on(
@@ -175,7 +169,7 @@ class Winograd(WindowKnobs, family="winograd"):
         made = Winograd(images, rows, columns, channels, filters, m=m)
         vectors = max(2, LINE * 4 // target.vector_bytes)
         tall = (target.vector_registers - vectors - 1) // vectors
-        cores = min(cores_for(target, made.product_flops, 0.0), -(-made.count // tall))
+        cores = min(nest.cores_for(target, made.product_flops, 0.0), -(-made.count // tall))
         each = -(-made.count // cores)
         height = -(-each // -(-each // tall))
         # Transformed tiles of a block take half of the second-level cache.
@@ -286,7 +280,7 @@ class Filtering:
         k, knobs = self.k, self.knobs
         high, wide = knobs.tiles
         tiles = k.size(knobs.images) * (high * wide)
-        first, end = share(k, 0, knobs.workgroups, tiles)
+        first, end = nest.share(k, 0, knobs.workgroups, tiles)
         own = k.workgroup() * sum(knobs.scratch)
         with k.range(first, end, knobs.block) as start:
             count = least(end - start, knobs.block)
