@@ -166,7 +166,12 @@ def find(
         reads[value] = read
     order = [own, *reads, *constants, *range(work.number_of(first), work.number_of(end))]
     numbers = {v: n for n, v in enumerate(order)}
-    steps = tuple(_step(work, n, numbers) for n in work.nodes[first:end])
+    steps = tuple(
+        # A power is a square here.
+        PointwiseStep(_op(work, node), tuple(numbers[v] for v in operands))
+        for node in work.nodes[first:end]
+        for operands in [node.operands[:1] * 2 if node.name == "pow" else node.operands]
+    )
     feeds = tuple(view.feed(v, work.type(v).shape, r) for v, r in reads.items())
     try:
         program = Pointwise(tuple(reads.values()), tuple(constants.values()), steps)
@@ -216,11 +221,6 @@ def _op(work: Work, node: WorkOp) -> str:
     tanh = node.name == "gelu" and node.params["approximate"] == "tanh"
     name = "gelu_tanh" if tanh else node.name
     return name if name in STEPS else ""
-
-
-def _step(work: Work, node: WorkOp, numbers: dict[int, int]) -> PointwiseStep:
-    operands = tuple(numbers[v] for v in node.operands)
-    return PointwiseStep(_op(work, node), operands[:1] * 2 if node.name == "pow" else operands)
 
 
 def _constant(work: Work, value: int) -> float | None:

@@ -436,7 +436,6 @@ class ApproximateProduct(Product):
         self.finish.tile(values, places, nest.matrix_rows(spot.source))
 
     def _sums(self, spot: Spot, width: int) -> list:
-        """Return the sums of products of words, row by row."""
         k, own, form = self.k, self.own, self.own.of_form
         code = FormCode(k, form)
 
@@ -502,7 +501,6 @@ class ApproximateProduct(Product):
         return within.all(), sound.all()
 
     def _exact(self, spot: Spot) -> list[Vector]:
-        """Return the tile as `gemm` computes it, block of the depth by block."""
         k, knobs = self.k, self.knobs
 
         def over(depth: Depth, sums: Sequence[Vector]) -> list[Vector]:

@@ -253,7 +253,6 @@ def _whole_depth(
 
 
 def _even(depth: int, parts: int) -> int:
-    """Return blocks that cut the depth into equal parts."""
     return -(-depth // (parts * _UNROLL)) * _UNROLL
 
 
@@ -323,7 +322,6 @@ class BatchProduct:
         k.loop(0, blocks)(block)
 
     def _panel(self, views: Matrices, block: Block) -> None:
-        """Compute this workgroup's rows over one panel."""
         k, knobs = self.k, self.knobs
         if self.panel is not None:
             self._copy(views.b, block, self.panel)
@@ -399,7 +397,6 @@ class BatchProduct:
                     square(whole, v, k.tail(block.depth.start + whole, end))
 
     def _spot(self, block: Block, at: Index, v: int) -> Index:
-        """Return the place of a panel's vector on the stack."""
         lanes = self.k.lanes
         return at * (len(block.places) * lanes) + v * lanes
 
@@ -525,7 +522,6 @@ class Stream:
         return range(known(self.knobs.what.rows))
 
     def _columns(self) -> tuple[Index, Index]:
-        """Return the start and the end of this workgroup's columns."""
         columns = self.k.size(self.knobs.what.columns)
         units = columns.ceildiv(_UNIT)
         first, end = nest.share(self.k, 1, self.knobs.workgroups[1], units)

@@ -90,7 +90,6 @@ class Dot:
         return total
 
     def _pairs(self, a: Ints, b: Ints) -> Ints:
-        """Return the sums of two products of 16-bit numbers in each lane."""
         if self.form == MADD:
             return self._call(a, b)
         products, count = a.wide() * b.wide(), 2 * self.k.lanes

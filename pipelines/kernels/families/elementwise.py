@@ -144,7 +144,6 @@ class Elementwise(KernelKnobs, family="elementwise"):
             y.store(value, i, at, streaming=streaming and at.mask is None)
 
     def _share_of_columns(self, k: Build, columns: Index) -> tuple[Index, Index]:
-        """Return the start of this workgroup's columns, and their number."""
         count, part = columns.number, self.columns_part
         if count is not None and count <= part:
             return Index.of(0), columns

@@ -127,11 +127,6 @@ def _shares(knobs: Any, target: Target) -> list[tuple[int, ...]]:
     return cuts(target, known(knobs.rows), knobs.panels.full)
 
 
-def _depth_blocks(knobs: Any, _: Target) -> list[int]:
-    whole = -(-knobs.depth // max(UNROLLS)) * max(UNROLLS)
-    return [*(b for b in _BLOCKS if b < knobs.depth), whole]
-
-
 @dataclass(frozen=True)
 class Gemm(PackedMatrix, family="gemm"):
     """The knobs of a product of f32.
@@ -148,7 +143,9 @@ class Gemm(PackedMatrix, family="gemm"):
     epilogue: Pointwise = NOTHING
     height: int = knob(_HEIGHT, lambda k, _: up_to(HEIGHTS, k.rows))
     panel: int = knob(64, PANELS, multiple=LINE)
-    depth_block: int = knob(1024, _depth_blocks)
+    depth_block: int = knob(
+        1024, lambda k, _: [*below(_BLOCKS, k.depth), -(-k.depth // max(UNROLLS)) * max(UNROLLS)]
+    )
     row_block: int = knob(120, lambda k, _: below(_BLOCKS, k.rows))
     strip: int = knob(256, lambda k, _: below(_BLOCKS, k.columns))
     unroll: int = knob(_UNROLL, UNROLLS)
@@ -282,7 +279,6 @@ class Product:
         return ProductTile(k, height, width, knobs.unroll, left, right, ahead, parts)
 
     def _offset(self, panel: Panel, depth: Depth) -> Index:
-        """Return where the tile's numbers of B begin."""
         return panel.start(self.knobs.panels) + depth.start * panel.width
 
     def _accumulated(

@@ -461,7 +461,6 @@ class _Tile:
         return made
 
     def _number(self, words: Ints, n: int, point: Vector | None) -> Vector:
-        """Return number `n` of each word, as f32."""
         bits = self.blocks.bits
         if self.kernel.knobs.table:
             made = looked_up(_SIGNED, words.upper(n * bits) if n else words)
@@ -523,7 +522,6 @@ class ByteRows:
         return self.k.workgroup(1) * (ROWS // HEIGHT) + row // HEIGHT
 
     def _round(self, start: Index, row: Index, block: Index) -> None:
-        """Round a block of a row to bytes."""
         k, blocks, lanes, memory = self.k, self.blocks, self.k.lanes, self.memory
         first = block * blocks.block
         values = [memory["x"].load(start + row, first + v) for v in range(0, blocks.block, lanes)]

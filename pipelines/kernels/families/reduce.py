@@ -308,7 +308,6 @@ class FullReduce(KernelKnobs, family="full_reduce"):
             memory["y"].put(total / x.shape[1].to_float() if mean else total, i, 0)
 
     def _total(self, k: Build, x: Memory, i: Index) -> Scalar:
-        """Fold the numbers of row `i`: chunk by chunk, then what is left."""
         combine, identity = REDUCTIONS[self.operation]
 
         def chunk(at: Index, width: Index, total: Scalar) -> list[Any]:

@@ -336,7 +336,9 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     # Knobs have finite numbers only.
     if not math.isfinite(node.params.get("epsilon", 0.0)):
         return []
-    if not _along_rows(node, len(shape)) or 0 in shape or shape[-1] is None:
+    axes = node.params["axes"] if "axes" in node.params else (node.params["axis"],)
+    along = axes is not None and [a % max(len(shape), 1) for a in axes] == [len(shape) - 1]
+    if not along or 0 in shape or shape[-1] is None:
         return []
     view = MatrixView(shape, len(shape) - 1)
     start = _start(work, anchor, view)
@@ -381,12 +383,6 @@ def _start(work: Work, anchor: int, view: MatrixView) -> tuple[int, MatchedProgr
         if found is not None:
             return own, found
     return None
-
-
-def _along_rows(node: WorkOp, rank: int) -> bool:
-    """Return whether an op works along the last dimension alone."""
-    axes = node.params["axes"] if "axes" in node.params else (node.params["axis"],)
-    return rank > 0 and axes is not None and [a % rank for a in axes] == [rank - 1]
 
 
 FAMILY = Family("rows", Rows, match)

@@ -250,7 +250,6 @@ class Op:
 
 
 def _of_math(name: str) -> Callable[[Vector], Vector]:
-    """Make the emitter of an op of MLIR's math dialect."""
     return lambda x: Vector(getattr(math, name)(x.value))
 
 

@@ -93,7 +93,6 @@ class Narrow:
         return None
 
     def _packed(self, k: Build, values: Sequence[Vector]) -> Ints:
-        """Return the bytes of one, two or four vectors as one."""
         lanes = k.lanes
         if lanes not in _PREFIX:
             (value,) = values

@@ -362,12 +362,10 @@ class TiledBytes:
 
     @property
     def _high(self) -> int:
-        """Tiles of pixels in a block."""
         return self.loops.knobs.width // ROWS
 
     @property
     def _wide(self) -> int:
-        """Tiles of filters in a block."""
         return self.loops.knobs.panel // COLUMNS
 
     def build(self) -> None:
@@ -441,7 +439,6 @@ class TiledBytes:
                 work(panels.last())
 
     def _panel(self, panel: FilterPanel, run: TileRun) -> None:
-        """Compute all pixels by the filters of a panel."""
         k, high = self.loops.k, self._high
         shifted = self._write_offsets(panel)
         count = run.end - run.first
@@ -466,7 +463,6 @@ class TiledBytes:
         return True
 
     def _block(self, panel: FilterPanel, places: Sequence[TilePlace], shifted: bool) -> None:
-        """Compute some tiles of pixels by the filters of a panel."""
         tiles, wide = self.tiles, panel.panel.width // COLUMNS
         for i in range(len(places)):
             for v in range(wide):
@@ -487,7 +483,6 @@ class TiledBytes:
         return i * self._wide + v
 
     def _add_runs(self, panel: FilterPanel, places: Sequence[TilePlace]) -> None:
-        """Add the products under all taps."""
         k, knobs, window = self.loops.k, self.loops.knobs, self.window
         starts, words = window.starts, window.chunk // _WORD * COLUMNS
         along = window.runs[0] // knobs.rows.kernel
@@ -504,7 +499,6 @@ class TiledBytes:
     def _add(
         self, panel: FilterPanel, places: Sequence[TilePlace], source: Index, weights: Index
     ) -> None:
-        """Add the products of one chunk."""
         knobs, tiles = self.loops.knobs, self.tiles
         wide, sums = panel.panel.width // COLUMNS, self._high * self._wide
         pitch = knobs.channels * knobs.columns.stride

@@ -102,7 +102,12 @@ class DirectConv(WindowKnobs, family="conv"):
     width: int = knob(14, lambda k, _: [w for w in HEIGHTS if k.columns.name or w <= k.outputs[1]])
     panel: int = knob(32, PANELS, multiple=LINE)
     unroll: int = knob(4, UNROLLS)
-    workgroups: tuple[int, int] = knob((1, 1), lambda k, target: _cuts_to_try(k, target))
+    workgroups: tuple[int, int] = knob(
+        (1, 1),
+        lambda k, target: cuts(
+            target, known(k.images) * k.outputs[0], k.blocks * max(1, k.panels.full)
+        ),
+    )
     parts: tuple[ChannelSlice, ...] = ()
     dtype: str = "f32"
 
@@ -219,11 +224,6 @@ class DirectConv(WindowKnobs, family="conv"):
         Direct(k, self, x, memory["w"], finish, held).build()
 
 
-def _cuts_to_try(knobs: DirectConv, target: Target) -> list[tuple[int, ...]]:
-    rows = known(knobs.images) * knobs.outputs[0]
-    return cuts(target, rows, knobs.blocks * max(1, knobs.panels.full))
-
-
 @dataclass(frozen=True)
 class FilterPanel:
     """Filters of one register tile: their group, and where they start in the packed weights."""
@@ -287,7 +287,6 @@ class Direct:
         return nest.share(self.k, dimension, parts, Index.of(count))
 
     def _rows(self, panel: FilterPanel) -> None:
-        """Compute this workgroup's rows of all images."""
         k, knobs = self.k, self.knobs
         high = k.size(knobs.rows.output_dim)
         rows = k.size(knobs.images) * high
@@ -419,7 +418,6 @@ class Direct:
         segment: Segment | MetTaps,
         sums: list[Any],
     ) -> list[Any]:
-        """Add the taps of one segment in one row of taps."""
         k, knobs = self.k, self.knobs
         depth = knobs.panels.depth // knobs.taps
         width = panel.panel.width
