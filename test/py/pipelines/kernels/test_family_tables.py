@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,11 @@ from kernel_runs import spills
 from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.pipelines.kernels.counts import MOST_WORKGROUPS
+from pyc_mlir.pipelines.kernels.families.approximate import ApproximateGemm
 from pyc_mlir.pipelines.kernels.families.batch import BatchGemm, Gemv
+from pyc_mlir.pipelines.kernels.families.checked import CheckedGemm
+from pyc_mlir.pipelines.kernels.families.conv.channelwise import Depthwise, Geometry
 from pyc_mlir.pipelines.kernels.families.conv.direct import DirectConv
 from pyc_mlir.pipelines.kernels.families.conv.winograd import Winograd
 from pyc_mlir.pipelines.kernels.families.elementwise import ByteElementwise, Elementwise
@@ -25,7 +30,7 @@ from pyc_mlir.pipelines.kernels.match import Contraction, Feed
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 
-AVX2, AVX512 = Target.named("cpu-avx2"), Target.named("cpu-avx512")
+AVX2, AVX512, NEON = map(Target.named, ("cpu-avx2", "cpu-avx512", "cpu-neon"))
 DOUBLE = Pointwise((), (2.0,), (PointwiseStep("mul", (0, 1)),))
 ADD_ROW = Pointwise((ROW,), (), (PointwiseStep("add", (0, 1)),))
 MATRICES = {"batch": (2,), "rows": 1, "columns": 4, "depth": 4}
@@ -41,6 +46,10 @@ def streamed(**what: Any) -> Contraction:
 
 # By kind of knobs, fields that make a kernel, and others of which each makes none.
 REFUSED: dict[Any, tuple[Any, ...]] = {
+    ApproximateGemm: (
+        {"product": Gemm(8, 64, 64), "way": "int16", "allowed": 0.1, "form": "pairs"},
+        [{"way": "int4"}, {"form": "bytes"}, {"allowed": 0.0}, {"block": 0}],
+    ),
     Argmax: (
         {"rows": 4, "columns": 4},
         [{"columns": 0}, {"rows": 0}, {"chunk": 0}, {"chunk": (1 << 24) + 1}],
@@ -54,6 +63,10 @@ REFUSED: dict[Any, tuple[Any, ...]] = {
     ByteElementwise: (
         {"rows": 5, "columns": 5, "program": Pointwise(), "dtypes": ("i8",)},
         [{"rows": 0}, {"dtypes": ("f64",)}, {"program": Pointwise((FULL,))}, {"result": "ui8"}],
+    ),
+    CheckedGemm: (
+        {"product": Gemm(4, 64, 64)},
+        [{"product": Gemm(4, 64, 64, workgroups=(MOST_WORKGROUPS, 2))}],
     ),
     Columns: (
         {"operation": "sum", "outer": 2, "reduced": 3, "columns": 4},
@@ -119,6 +132,37 @@ def test_knobs_that_make_no_kernel_are_refused(kind, fields, wrong):
     kind(**fields)
     with pytest.raises(PycError, match=f"{kind.family} kernel: expected"):
         kind(**{**fields, **wrong})
+
+
+WIDE = Gemm.on(AVX512, 8, 64, 8)
+CHANNELS = replace(Geometry.on(AVX512, 1, *[ConvAxis(14, 3, 1, 1, 1)] * 2, 32), width=9)
+RESULTS = Columns("sum", 1, 8, 64, registers=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "target", "reason"),
+    [
+        ("gemm", WIDE, AVX512, ""),
+        ("gemm", WIDE, AVX2, "registers"),
+        ("gemm", replace(WIDE, height=7), AVX512, "registers"),
+        ("gemm", WIDE, TARGETS["vulkan"], "expected a CPU with AVX2"),
+        ("approximate_gemm", ApproximateGemm(WIDE, "int8", 0.1, "bytes"), AVX512, "of 'bytes'"),
+        ("checked_gemm", CheckedGemm(Gemm.on(NEON, 13, 64, 64)), NEON, "at most 4 rows a tile"),
+        ("columns", RESULTS, AVX512, ""),
+        ("columns", RESULTS, AVX2, "registers"),
+        ("depthwise", Depthwise(CHANNELS), AVX512, "at most 8 outputs"),
+        ("rows", Rows("sum", 4, 1024), AVX2, ""),
+        ("rows", Rows("sum", 4, 1 << 20), AVX2, "L2"),
+        ("transpose", Transpose(1, 3, 1000), AVX2, "sides"),
+        ("transpose", Transpose(1, 8, 1000), AVX512, "sides"),
+        ("transpose", Transpose(1, 100, 100, 3), AVX2, "at least 8"),
+        ("transpose", Transpose(1, 100, 100), TARGETS["vulkan"], "expected a CPU with AVX2"),
+    ],
+    ids=str,
+)
+def test_kernels_that_a_target_does_not_have(name, knobs, target, reason):
+    assert FAMILIES[name].offers(knobs, target) == (not reason)
+    assert reason in FAMILIES[name].refusal(knobs, target)
 
 
 @pytest.mark.parametrize(

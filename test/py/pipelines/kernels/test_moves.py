@@ -12,7 +12,7 @@ from pyc_mlir import compile, nn
 from pyc_mlir.dialects.types import tensor
 from pyc_mlir.pipelines.kernels.families.moves import CONCAT, RESIZE, TRANSPOSE, Transpose
 from pyc_mlir.pipelines.kernels.match import Feed
-from pyc_mlir.pipelines.target.target import TARGETS, Target
+from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.runtime.device import Device
 
@@ -31,15 +31,6 @@ def test_bits_are_kept(target):
 def test_large_results_are_streamed():
     assert Transpose.on(AVX2, 1, 4096, 4096).streaming
     assert not Transpose.on(AVX2, 1, 512, 512).streaming
-
-
-def test_narrow_ones_are_left_to_iree():
-    assert "sides" in TRANSPOSE.refusal(Transpose(1, 3, 1000), AVX2)
-    assert "sides" in TRANSPOSE.refusal(Transpose(1, 8, 1000), AVX512)
-    assert "at least 8" in TRANSPOSE.refusal(Transpose(1, 100, 100, 3), AVX2)
-    assert "expected a CPU with AVX2" in TRANSPOSE.refusal(
-        Transpose(1, 100, 100), TARGETS["vulkan"]
-    )
 
 
 @pytest.mark.parametrize("shape", [(9, 10, 11, 12), (9, 1, 11, 12), (9, 10, 1, 1)])

@@ -6,7 +6,6 @@ from family_checks import computed
 from kernel_runs import Kernels, targets
 
 from pyc_mlir.pipelines.kernels.families.reduce import (
-    COLUMNS,
     REDUCTIONS,
     Argmax,
     Columns,
@@ -128,9 +127,3 @@ def test_strips_change_no_bit(target):
     run = Kernels(target, [k.kernel(n) for n, k in cuts.items()])
     first, *others = (run.run(n, x) for n in cuts)
     assert all(np.array_equal(first, other) for other in others)
-
-
-def test_results_beyond_the_registers_are_refused():
-    wide = Columns("sum", 1, 8, 64, registers=True)
-    assert COLUMNS.offers(wide, AVX512)
-    assert "registers" in COLUMNS.refusal(wide, AVX2)

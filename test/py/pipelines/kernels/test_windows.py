@@ -91,12 +91,6 @@ def test_layouts_say_what_they_take():
     assert Winograd.on(AVX512, 4, 1, axis, axis, 64, 96).layout.shape == (576, 96)
 
 
-def test_tiles_of_channelwise_kernels_fit_the_registers():
-    axis = ConvAxis(14, 3, 1, 1, 1)
-    wide = replace(Geometry.on(AVX512, 1, axis, axis, 32), width=9)
-    assert "at most 8 outputs" in wide.refusal(AVX512)
-
-
 @pytest.mark.parametrize("cores", [2, 4, 8])
 @pytest.mark.parametrize("filters", [16, 32, 40, 48, 64, 96, 112, 320])
 def test_every_core_has_work(filters, cores):
