@@ -263,15 +263,6 @@ class RoundedRows:
                 place = self.start + self.at.products + number * self.own.scratch.each
                 self.scratch.store(total, place + row)
 
-    def word(self, row: Index, at: Index) -> Vector:
-        """Return a word of a row in each lane, as bits."""
-        place = self.start + row * self.form.pitch + at
-        return self.scratch.number(place).across(self.k.lanes)
-
-    def number(self, kind: int, row: Index) -> Scalar:
-        """Return a fact of a row: its unit, shift or norm."""
-        return self.scratch.number(self.start + kind + row)
-
     def several(self, kind: Index | int, row: Index) -> Vector:
         """Return a fact of rows from `row` on, one in a lane."""
         return self.scratch.load(self.start + row + kind)
@@ -440,7 +431,8 @@ class ApproximateProduct(Product):
         code = FormCode(k, form)
 
         def left(r: int, at: Index) -> Vector:
-            return self.rows.word(spot.row + r, at)
+            place = self.rows.start + (spot.row + r) * form.pitch + at
+            return self.rows.scratch.number(place).across(k.lanes)
 
         def right(v: int, at: Index) -> Ints:
             return self.words.ints(spot.words + at * spot.panel.width + v * k.lanes)
@@ -465,7 +457,7 @@ class ApproximateProduct(Product):
         made = []
         for r in range(spot.height):
             unit, shift = (
-                rows.number(kind, spot.row + r).across(lanes)
+                rows.scratch.number(rows.start + kind + (spot.row + r)).across(lanes)
                 for kind in (rows.at.units, rows.at.shifts)
             )
             for v in range(width):

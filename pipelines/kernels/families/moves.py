@@ -21,7 +21,7 @@ follow the concatenation (DenseNet).
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from math import prod
 from typing import Any
 
@@ -221,22 +221,10 @@ class TransposeTile:
         self.y.store(value, self.b, *place, streaming=self.streaming)
 
 
-@dataclass(frozen=True)
-class _Exchange:
-    """The groups of an operand's dimensions that change places: cut before, between, after."""
+def exchange(shape: Shape, permutation: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """Return where two runs of neighbouring dimensions begin and end that a permutation exchanges.
 
-    cuts: tuple[int, int, int]
-
-    def groups(self, shape: Shape) -> tuple[Shape, ...]:
-        """batch, rows, columns and inner."""
-        a, b, c = self.cuts
-        return shape[:a], shape[a:b], shape[b:c], shape[c:]
-
-
-def exchange(shape: Shape, permutation: tuple[int, ...]) -> _Exchange | None:
-    """Find the two runs of neighbouring dimensions that a permutation exchanges; None for more.
-
-    Dimensions of size 1 are nowhere, so that they fit each place.
+    None where it exchanges more. Dimensions of size 1 are nowhere, so that they fit each place.
     """
     order = [p for p in permutation if shape[p] != 1]
     places = sorted(order)
@@ -248,8 +236,7 @@ def exchange(shape: Shape, permutation: tuple[int, ...]) -> _Exchange | None:
     middle = straight.index(turned[0])
     if turned != straight[middle:] + straight[:middle]:
         return None
-    last = straight[-1] + 1
-    return _Exchange((straight[0], straight[middle], last))
+    return straight[0], straight[middle], straight[-1] + 1
 
 
 def _match_transpose(work: Work, target: Target) -> list[KernelOffer]:
@@ -260,15 +247,16 @@ def _match_transpose(work: Work, target: Target) -> list[KernelOffer]:
     shape, permutation = work.type(node.operands[0]).shape, node.params["permutation"]
     # The size of a dynamic dimension is taken from the same place of the operand.
     moved = any(shape[p] is None and p != i for i, p in enumerate(permutation))
-    found = None if moved or 0 in shape else exchange(shape, permutation)
-    if found is None:
+    cuts = None if moved or 0 in shape else exchange(shape, permutation)
+    if cuts is None:
         return []
+    ends = pairwise((0, *cuts, len(shape)))
     batch, rows, columns, inner = (
-        d if (d := sizes(g)) is not None else name
-        for g, name in zip(found.groups(shape), "bmnq", strict=True)
+        d if (d := sizes(shape[a:b])) is not None else name
+        for (a, b), name in zip(ends, "bmnq", strict=True)
     )
     knobs = Transpose.on(target, batch, rows, columns, inner)
-    cuts = found.cuts if inner != 1 else found.cuts[:2]
+    cuts = cuts if inner != 1 else cuts[:2]
     return TRANSPOSE.offer(knobs, target, 1, [Feed(node.operands[0], cuts)])
 
 
