@@ -333,9 +333,14 @@ class TileRun:
 
 @dataclass(frozen=True)
 class TiledBytes:
-    """One kernel under construction; `loops` has its memory, `copy` that of a padded image."""
+    """One kernel under construction; `loops` has its memory, `copy` that of a padded image.
+
+    A block is `high` tiles of pixels by `wide` tiles of filters.
+    """
 
     loops: DirectBytes
+    high: int
+    wide: int
     window: TileWindow
     height: Index
     pixels: Index
@@ -358,15 +363,8 @@ class TiledBytes:
             height = ROWS - ops.least(ROWS - ops.least(pixels, ROWS), ROWS - 1)
         sums = local_memory(k, knobs.width * knobs.panel, "i32")
         offsets = local_memory(k, knobs.panel, "i32")
-        return TiledBytes(loops, window, height, pixels, Tiles(k), sums, offsets, copy)
-
-    @property
-    def _high(self) -> int:
-        return self.loops.knobs.width // ROWS
-
-    @property
-    def _wide(self) -> int:
-        return self.loops.knobs.panel // COLUMNS
+        tiles = (knobs.width // ROWS, knobs.panel // COLUMNS)
+        return TiledBytes(loops, *tiles, window, height, pixels, Tiles(k), sums, offsets, copy)
 
     def build(self) -> None:
         """Build all panels over this workgroup's pixels, image by image where it has windows."""
@@ -374,7 +372,7 @@ class TiledBytes:
         sums, left = TileShape(self.height), TileShape(self.height, self.window.chunk)
         right = TileShape(self.window.chunk // _WORD)
         self.tiles.configure(
-            [sums] * (self._high * self._wide) + [left] * self._high + [right] * self._wide
+            [sums] * (self.high * self.wide) + [left] * self.high + [right] * self.wide
         )
         if self.window.is_product:
             self._panels(self._matrix())
@@ -439,7 +437,7 @@ class TiledBytes:
                 work(panels.last())
 
     def _panel(self, panel: FilterPanel, run: TileRun) -> None:
-        k, high = self.loops.k, self._high
+        k, high = self.loops.k, self.high
         shifted = self._write_offsets(panel)
         count = run.end - run.first
         blocks, rest = count // high, count % high
@@ -467,20 +465,17 @@ class TiledBytes:
         for i in range(len(places)):
             for v in range(wide):
                 if shifted:
-                    tiles.load(self._sum(i, v), self.offsets.address(v * COLUMNS), 0)
+                    tiles.load(i * self.wide + v, self.offsets.address(v * COLUMNS), 0)
                 else:
-                    tiles.zero(self._sum(i, v))
+                    tiles.zero(i * self.wide + v)
         self._add_runs(panel, places)
         pitch = panel.panel.width * _WORD
         for i in range(len(places)):
             for v in range(wide):
                 held = self.sums.address(i * (ROWS * panel.panel.width) + v * COLUMNS)
-                tiles.store(self._sum(i, v), held, pitch)
+                tiles.store(i * self.wide + v, held, pitch)
         for i, place in enumerate(places):
             self._finish(panel, place, i * (ROWS * panel.panel.width))
-
-    def _sum(self, i: int, v: int) -> int:
-        return i * self._wide + v
 
     def _add_runs(self, panel: FilterPanel, places: Sequence[TilePlace]) -> None:
         k, knobs, window = self.loops.k, self.loops.knobs, self.window
@@ -500,18 +495,18 @@ class TiledBytes:
         self, panel: FilterPanel, places: Sequence[TilePlace], source: Index, weights: Index
     ) -> None:
         knobs, tiles = self.loops.knobs, self.tiles
-        wide, sums = panel.panel.width // COLUMNS, self._high * self._wide
+        wide, sums = panel.panel.width // COLUMNS, self.high * self.wide
         pitch = knobs.channels * knobs.columns.stride
         dtypes = ("i8" if knobs.signed else "ui8", "i8")
         for i, place in enumerate(places):
             left = sums + i
             tiles.load(left, place.address + source, pitch)
             for v in range(wide):
-                right = sums + self._high + v
+                right = sums + self.high + v
                 if i == 0:
                     words = weights + v * (knobs.panels.depth * COLUMNS)
                     tiles.load(right, self.loops.w.address(words), ROW_BYTES)
-                tiles.add_product(self._sum(i, v), left, right, dtypes)
+                tiles.add_product(i * self.wide + v, left, right, dtypes)
 
     def _finish(self, panel: FilterPanel, place: TilePlace, held: int) -> None:
         """Store what the epilogue makes of the sums of a tile of pixels."""
