@@ -135,7 +135,8 @@ def test_knobs_that_make_no_kernel_are_refused(kind, fields, wrong):
 
 
 WIDE = Gemm.on(AVX512, 8, 64, 8)
-CHANNELS = replace(Geometry.on(AVX512, 1, *[ConvAxis(14, 3, 1, 1, 1)] * 2, 32), width=9)
+SIDE = ConvAxis(14, 3, 1, 1, 1)
+CHANNELS = replace(Geometry.on(AVX512, 1, SIDE, SIDE, 32), width=9)
 RESULTS = Columns("sum", 1, 8, 64, registers=True)
 
 
