@@ -6,6 +6,7 @@ it (`pyc_mlir/runtime/counts.py`).
 """
 
 from dataclasses import dataclass
+from math import prod
 
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
@@ -26,6 +27,11 @@ COUNTED = (FAULTS, APPROXIMATIONS)
 def fed_inputs(kernel: Kernel) -> list[Operand]:
     """Return the inputs that take values of a group; the program itself hands on the counts."""
     return [o for o in kernel.inputs if o not in COUNTED]
+
+
+def most_workgroups(grid: tuple[int, ...]) -> str:
+    """Return what is expected of a grid with more workgroups than have counts; "" for others."""
+    return f"at most {MOST_WORKGROUPS} workgroups" if prod(grid) > MOST_WORKGROUPS else ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ text, ``Rows(operation='softmax', rows=128, ...)``. Reading it evaluates nothing
 """
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache, reduce
 from types import UnionType
@@ -17,7 +17,9 @@ from typing import Any, ClassVar, Self, Union, cast, get_args, get_origin, get_t
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.space import Config, Knob, KnobSpace
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
+from pyc_mlir.pipelines.kernels.lang.values import Index, IndexLike, least
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.target.target import Target
 
@@ -108,30 +110,93 @@ def _at(value: Any, is_size: bool, sizes: Mapping[str, int]) -> Any:
 
 
 class KernelKnobs(Sized):
-    """The base of a family's knobs: a field is checked by what it declares, then all by `misfit`.
+    """The base of a family's knobs: one kernel to be, described by its fields.
 
-    Raises PycError (BAD_ARGUMENT) where it is made of values that are no kernel. `speed` is the
-    kind of kernel whose speed the cost model takes: the family's name unless another is given.
+    A field is checked by what it declares, then all by `_misfit`; PycError (BAD_ARGUMENT) is raised
+    for values that are no kernel. A family gives `operands`, the code (`_body`) and, where the
+    defaults do not do, the rest. `speed` is the kind of kernel whose speed the cost model takes:
+    the family's name unless another is given.
     """
 
     family: ClassVar[str]
     speed: ClassVar[str]
+    # Names of operands that are too small to count as memory traffic.
+    small: ClassVar[tuple[str, ...]] = ()
+    # False where what is laid out when compiling takes no more memory than the model's constants.
+    lays_out: ClassVar[bool] = True
+    # See `Kernel.merged`.
+    merged_dims: ClassVar[tuple[tuple[str, int], ...]] = ()
+    workgroups: Any
 
     def __init_subclass__(cls, family: str = "", speed: str = "") -> None:
         if family:
-            cls.family, cls.speed = family, speed or family
+            cls.family = family
+            if "speed" not in vars(cls):
+                cls.speed = speed or family
 
     def __post_init__(self) -> None:
         for name, declared in _declared(type(self)).items():
             value = getattr(self, name)
             if expected := declared.expected(value):
                 raise no_kernel(self.family, f"`{name}`: {expected}", value)
-        if expected := self.misfit():
+        if expected := self._misfit():
             raise no_kernel(self.family, expected, self)
 
-    def misfit(self) -> str:
+    @property
+    def flops(self) -> float:
+        """The operations of a call."""
+        return 0
+
+    @property
+    def counted(self) -> Self:
+        """The same kernel as costs count its operands."""
+        return self
+
+    def operands(self) -> tuple[Operand, ...]:
+        """Return the kernel's memory."""
+        raise NotImplementedError
+
+    def kernel(self, name: str) -> Kernel:
+        """Build the kernel `name`."""
+        operands = self.operands()
+        names = [o.name for o in operands]
+
+        def body(k: Build, *memory: Memory) -> None:
+            self._body(k, dict(zip(names, memory, strict=True)))
+
+        return Kernel(name, operands, self._grid, body, self._in_place(), self.merged_dims)
+
+    def refusal(self, target: Target) -> str:
+        """Return why there is no such kernel for a target that has kernels, or ""."""
+        return ""
+
+    def _misfit(self) -> str:
         """Return what was expected of fields that do not fit together; "" where they do."""
         return ""
+
+    def _in_place(self) -> tuple[tuple[str, str], ...]:
+        """Return pairs of a result and an input whose memory it may take."""
+        return ()
+
+    def _grid(self, size: Callable[[Dim], Index]) -> Sequence[IndexLike]:
+        """Return the workgroups, from the sizes of dimensions."""
+        if cut := self._cut():
+            return [size(dimension).ceildiv(part) for dimension, part in cut]
+        return self.workgroups if isinstance(self.workgroups, tuple) else (self.workgroups,)
+
+    def _cut(self) -> tuple[tuple[Dim, int], ...]:
+        """Return sizes that workgroups cut into parts, along each dimension of the grid."""
+        return ()
+
+    def _part(self, k: Build, along: int = 0) -> tuple[Index, Index]:
+        """Return where this workgroup's part of what is `_cut` starts and ends."""
+        size, part = self._cut()[along]
+        first = k.workgroup(along) * part
+        return first, least(first + part, k.size(size))
+
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        """Emit the code, from the memory of each operand by its name."""
+        raise NotImplementedError
 
 
 def no_kernel(kernel: str, expected: str, came: object) -> PycError:

@@ -11,25 +11,28 @@ becomes a `Read` where its broadcasting can be told by a row's number, a constan
 becomes a constant of the program.
 
 `find_product` matches the product that a group begins with, as a `Contraction` and its feeds. A
-group may begin with transposes of the product's operands and go on with one of its result: the
-kernel then reads and writes them where they lie, and nothing is moved.
+`Contraction` names the dimensions of three operands by letters: m are rows, n columns, k the depth,
+all others the batch. ``left="bmck", right="bnck", result="bcmn"`` are the scores of the heads c of
+an attention layer, queries by transposed keys, read from what a projection made. A group may begin
+with transposes of the product's operands and go on with one of its result: the kernel then reads
+and writes them where they lie, and nothing is moved.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import Shape
-from pyc_mlir.pipelines.kernels.contraction import Contraction
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim
+from pyc_mlir.pipelines.kernels.knobs import Sized, known, no_kernel
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
+from pyc_mlir.pipelines.kernels.lang.functions import STEPS
 from pyc_mlir.pipelines.kernels.lang.language import HALVES
 from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise, PointwiseStep, Read, in_halves
-from pyc_mlir.pipelines.kernels.lang.pointwise_ops import STEPS
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.work import Work, WorkOp, float_type, nominal, sizes
 
@@ -163,7 +166,12 @@ def find(
         reads[value] = read
     order = [own, *reads, *constants, *range(work.number_of(first), work.number_of(end))]
     numbers = {v: n for n, v in enumerate(order)}
-    steps = tuple(_step(work, n, numbers) for n in work.nodes[first:end])
+    steps = tuple(
+        # A power is a square here.
+        PointwiseStep(_op(work, node), tuple(numbers[v] for v in operands))
+        for node in work.nodes[first:end]
+        for operands in [node.operands[:1] * 2 if node.name == "pow" else node.operands]
+    )
     feeds = tuple(view.feed(v, work.type(v).shape, r) for v, r in reads.items())
     try:
         program = Pointwise(tuple(reads.values()), tuple(constants.values()), steps)
@@ -215,11 +223,6 @@ def _op(work: Work, node: WorkOp) -> str:
     return name if name in STEPS else ""
 
 
-def _step(work: Work, node: WorkOp, numbers: dict[int, int]) -> PointwiseStep:
-    operands = tuple(numbers[v] for v in node.operands)
-    return PointwiseStep(_op(work, node), operands[:1] * 2 if node.name == "pow" else operands)
-
-
 def _constant(work: Work, value: int) -> float | None:
     """Return the value of a constant of one finite number; None for others."""
     if not work.is_constant(value) or sizes(work.type(value).shape) != 1:
@@ -228,6 +231,86 @@ def _constant(work: Work, value: int) -> float | None:
     assert array is not None
     number = float(np.ravel(array())[0])
     return number if isfinite(number) else None
+
+
+@dataclass(frozen=True)
+class Contraction(Sized):
+    """result[.., rows, columns] = the sum of left[.., rows, k] right[.., k, columns] over k.
+
+    `batch` are the sizes of the letters of `result` other than m and n, in their order there; an
+    operand that lacks one of them is the same for all of it. `result` ends with n, `right` with n
+    or, transposed, with k.
+    """
+
+    batch: tuple[Dim, ...]
+    rows: Dim
+    columns: Dim
+    depth: Dim
+    left: str = "bmk"
+    right: str = "bkn"
+    result: str = "bmn"
+
+    def __post_init__(self) -> None:
+        """Raise PycError (BAD_ARGUMENT) for orders or sizes that make no product."""
+        dims = (*self.batch, self.rows, self.columns, self.depth)
+        if min((1, *(d for d in dims if isinstance(d, int)))) < 1:
+            raise no_kernel("product", "sizes of at least 1", dims)
+        letters = self.letters
+        wrong = len(letters) != len(self.batch) or sorted(self.result) != sorted(f"{letters}mn")
+        for order, own in ((self.left, "mk"), (self.right, "kn")):
+            fits = len(set(order)) == len(order) and set(own) <= set(order) <= {*own, *letters}
+            wrong = wrong or not fits
+        if wrong or self.result[-1] != "n" or self.right[-1] not in "kn":
+            raise no_kernel(
+                "product",
+                "left of m, k and batches, right of k, n and batches, ending with k or n, result "
+                "of the batches, m and, last, n",
+                (self.batch, *self.orders),
+            )
+
+    @property
+    def letters(self) -> str:
+        """The letters of the batch."""
+        return self.result.replace("m", "").replace("n", "")
+
+    @property
+    def sizes(self) -> dict[str, Dim]:
+        """Every letter's size."""
+        own = {"m": self.rows, "n": self.columns, "k": self.depth}
+        return {**dict(zip(self.letters, self.batch, strict=True)), **own}
+
+    @property
+    def orders(self) -> tuple[str, str, str]:
+        """The letters of left, right and result."""
+        return self.left, self.right, self.result
+
+    @property
+    def transposed(self) -> bool:
+        """True where the depth of `right` is its last dimension."""
+        return self.right[-1] == "k"
+
+    @property
+    def flops(self) -> float:
+        """Those of the products."""
+        return 2.0 * prod(map(known, self.sizes.values()))
+
+    @property
+    def matrix(self) -> tuple[Dim, Dim]:
+        """The rows and columns that an epilogue sees: all dimensions but the last one are rows.
+
+        Rows are the size ``rows_of_c`` where their number cannot be told.
+        """
+        outer = [self.sizes[x] for x in self.result[:-1]]
+        numbers = [d for d in outer if isinstance(d, int)]
+        if len(numbers) == len(outer):
+            return prod(numbers), self.columns
+        return (outer[0] if len(outer) == 1 else "rows_of_c"), self.columns
+
+    def operands(self, epilogue: Pointwise) -> tuple[Operand, ...]:
+        """Return a kernel's operands: a, b, what the epilogue reads, c."""
+        left, right, result = (tuple(self.sizes[x] for x in o) for o in self.orders)
+        reads = epilogue.operands("e", *self.matrix)
+        return (Operand("a", left), Operand("b", right), *reads, Operand("c", result, "out"))
 
 
 @dataclass(frozen=True)

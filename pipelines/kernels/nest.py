@@ -9,7 +9,7 @@ A workgroup that another core takes over costs a wake-up of some microseconds, s
 stays together. Sizes that are not known count with the nominal dimension where work is weighed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import prod
@@ -21,7 +21,7 @@ from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.kernels.knobs import known
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory, Place
-from pyc_mlir.pipelines.kernels.lang.narrow import Narrow, Whole
+from pyc_mlir.pipelines.kernels.lang.narrow import Narrow
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.tiles import local_memory
 from pyc_mlir.pipelines.kernels.lang.values import (
@@ -40,7 +40,7 @@ from pyc_mlir.pipelines.target.target import Target
 _TILES_A_SHARE = 8
 _BATCH_SHARES_A_CORE = 8
 # Fused multiply-adds that must not wait for each other: latency times the units of current cores.
-_CHAINS = 8
+CHAINS = 8
 _MOST_ROWS, _LEAST_TILES = 240, 8
 
 
@@ -104,7 +104,7 @@ class Panels:
     dtype: str = "f32"
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, ...]:
         """The shape of B."""
         return self.depth, self.columns
 
@@ -128,6 +128,15 @@ class Panels:
         """The count of numbers in the packed B."""
         return self.depth * (self.edge + self.last_width)
 
+    def at(self, number: Index) -> "Panel":
+        """Return a full panel by its number."""
+        return Panel(number, number * self.panel, self.panel)
+
+    def last(self) -> "Panel":
+        """Return the narrower last panel."""
+        left = self.columns - self.edge
+        return Panel(Index.of(self.full), Index.of(self.edge), self.last_width, left)
+
     def pack(self, b: np.ndarray) -> np.ndarray:
         """Pack B[depth, columns] into panels, each [depth][panel]; zeros pad the last one. Flat."""
         assert b.shape == self.shape
@@ -141,21 +150,14 @@ class Panels:
 class Panel:
     """Neighbouring columns that are computed together, the first one `column` of the result.
 
-    `number` counts full panels. The `last` one is narrower than others: its width is in whole
-    lines, of which `left` columns exist.
+    `number` counts full panels. The last one is narrower than others: its width is in whole lines,
+    of which `left` columns exist.
     """
 
     number: Index
     column: Index
     width: int
     left: int | None = None
-
-    @staticmethod
-    def last(panels: Panels, column: Index | None = None) -> "Panel":
-        """Return the narrower last panel; `column` is where it begins if not behind full ones."""
-        edge, left = Index.of(panels.edge), panels.columns - panels.edge
-        at = edge if column is None else column
-        return Panel(Index.of(panels.full), at, panels.last_width, left)
 
     def start(self, panels: Panels) -> Index:
         """Return where the panel begins in what is packed so."""
@@ -180,10 +182,10 @@ def for_panels(k: Build, panels: Panels, parts: int, work: Callable[[Panel], Non
     """
     if panels.full:
         with k.range(*share(k, 1, parts, Index.of(panels.full))) as number:
-            work(Panel(number, number * panels.panel, panels.panel))
+            work(panels.at(number))
     if panels.last_width:
         with k.when(k.workgroup(1).equals(parts - 1)):
-            work(Panel.last(panels))
+            work(panels.last())
 
 
 def bottom(rows: Index, height: int) -> list[tuple[Index, int, Condition | None]]:
@@ -251,18 +253,13 @@ class Depth:
             return list(zeros)
         return k.either(self.number.equals(0), zeros, lambda: zeros, held)
 
-    def end(self, k: Build, finish: Callable[[], Any], keep: Callable[[], Any]) -> None:
+    def end(self, k: Build, finish: Callable[[], None], keep: Callable[[], None]) -> None:
         """`finish` in the last block, `keep` sums for the next one in the others."""
         if self.blocks.number == 1:
             finish()
             return
-
-        def done(work: Callable[[], Any]) -> list[Any]:
-            work()
-            return []
-
-        last = self.number.equals(self.blocks - 1)
-        k.either(last, [], lambda: done(finish), lambda: done(keep))
+        k.either(self.number.equals(self.blocks - 1), [], finish, keep)
+        return None
 
 
 def for_depth(k: Build, depth: int, block: int, work: Callable[[Depth], None]) -> None:
@@ -273,10 +270,6 @@ def for_depth(k: Build, depth: int, block: int, work: Callable[[Depth], None]) -
     with k.range(blocks) as number:
         work(Depth.block(number, blocks, Index.of(depth), block))
     return None
-
-
-def _multiplied(x: Any, part: Any, total: Any) -> Any:
-    return fma(x, part, total)
 
 
 @dataclass(frozen=True)
@@ -296,7 +289,7 @@ class ProductTile:
     right: Callable[[int, Index], Any]
     ahead: Callable[[Index], None] | None = None
     parts: int = 1
-    multiply: Callable[[Any, Any, Any], Any] = field(default=_multiplied)
+    multiply: Callable[[Any, Any, Any], Any] = field(default=fma)
 
     def accumulate(self, length: Index, sums: Sequence[Any]) -> list[Any]:
         """Add the products over `length` steps to `sums`, row by row."""
@@ -338,7 +331,7 @@ def partial_sums(rows: Dim, height: int, width: int, unroll: int) -> int:
     the order of additions, and with it each bit of a row, does not depend on where the row lies.
     """
     least = min(rows, height) if isinstance(rows, int) else height
-    return max(1, min(unroll, _CHAINS // (least * width)))
+    return max(1, min(unroll, CHAINS // (least * width)))
 
 
 def refuse_tile(family: str, height: int, panel: int, target: Target) -> str:
@@ -353,7 +346,7 @@ def refuse_tile(family: str, height: int, panel: int, target: Target) -> str:
     return ""
 
 
-def overwritable(program: Pointwise, rows: Dim, once: bool) -> tuple[tuple[str, str], ...]:
+def overwritable(program: Pointwise, rows: Dim, once: bool = True) -> tuple[tuple[str, str], ...]:
     """Return what c may replace: what is read where c is written, if c is written `once`.
 
     Where the depth is summed in blocks, c holds partial sums before the epilogue reads.
@@ -387,20 +380,20 @@ class Finish:
     epilogue: InKernel
     y: Memory
     kept: Memory | None = None
-    narrow: Narrow | Whole | None = None
+    narrow: Narrow | None = None
 
     @staticmethod
     def of(
         k: Build,
         program: Pointwise,
-        reads: Iterable[Memory],
+        memory: Mapping[str, Memory],
         y: Memory,
         tile: int,
         narrow: Narrow | None = None,
     ) -> "Finish":
-        """Return the end of tiles of so many sums; not inside of loops."""
+        """Return the end of tiles of so many sums, with reads ``e0``...; not inside of loops."""
         kept = local(k, tile) if program.heavy else None
-        return Finish(k, InKernel(k, program, tuple(reads)), y, kept, narrow)
+        return Finish(k, InKernel.of(k, program, "e", memory), y, kept, narrow)
 
     def tile(
         self,

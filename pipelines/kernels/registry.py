@@ -77,21 +77,22 @@ def refuse_narrow(target: Target) -> str:
     return ""
 
 
-def refuse_target(knobs: Knobs, target: Target) -> str:
-    """Refuse nothing beyond what every family refuses."""
-    return refuse_narrow(target)
+def refusal(knobs: Any, target: Target) -> str:
+    """Refuse what every family refuses, and what the knobs refuse themselves."""
+    return refuse_narrow(target) or knobs.refusal(target)
 
 
 def operand_cost(knobs: Any, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Count the knobs' `flops`, and each operand once across memory but for scratch memory.
 
-    Operands that are laid out when compiling are constants. Dynamic dimensions have the given
-    `sizes`; `knobs.speed` is the kind of kernel whose speed the cost model takes.
+    Operands that are laid out when compiling are constants, of knobs that say so (`lays_out`).
+    Dynamic dimensions have the given `sizes`; `knobs.speed` is the kind of kernel whose speed the
+    cost model takes.
     """
-    known = knobs.at(sizes)
-    operands = known.kernel("k").operands_of_work
+    known = knobs.at(sizes).counted
+    operands = [o for o in known.kernel("k").operands_of_work if o.name not in known.small]
     made = CostModel(target).kernel(known.speed, known.flops, sum(o.nbytes for o in operands))
-    constants = sum(o.nbytes for o in operands if o.layout is not None)
+    constants = sum(o.nbytes for o in operands if o.layout is not None and known.lays_out)
     return replace(made, constant_bytes=constants)
 
 
@@ -100,7 +101,8 @@ class Family:
     """Kernels of one kind.
 
     - `match(work, target)`: kernels for the first ops of a group, best first; none by default.
-    - `refusal(knobs, target)`: why there is no such kernel for the target, or "".
+    - `refusal(knobs, target)`: why there is no such kernel for the target, or "". By default what
+      every family refuses, and `refusal` of the knobs.
     - `cost(knobs, target, sizes)`: of one call; `sizes` are those of the dynamic dimensions. Its
       `flops`, which `CostModel.kernel` fills in, are what the kernel declares to the memory
       planner. By default `operand_cost`, from `flops` and `speed` of the knobs.
@@ -115,7 +117,7 @@ class Family:
     name: str
     knobs: type[Any]
     match: Callable[[Work, Target], Sequence[KernelOffer]] = lambda work, target: ()
-    refusal: Callable[..., str] = refuse_target
+    refusal: Callable[..., str] = refusal
     cost: Callable[..., Cost] = operand_cost
     checked: Callable[[KernelOffer, Target], KernelOffer | None] = lambda offer, target: None
     approximated: Callable[[KernelOffer, Target, str, float], KernelOffer | None] = (

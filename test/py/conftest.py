@@ -60,7 +60,7 @@ LONG_FILES = (
     "test_arena",
     "test_cache_compile",
     "test_bench_latency",
-    "test_gemm",
+    "test_products",
 )
 
 settings.register_profile("fast", max_examples=25, derandomize=True, deadline=None, database=None)

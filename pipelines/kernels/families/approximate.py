@@ -23,8 +23,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from pyc_mlir.dialects.numerics.approximation import DEVIATIONS, WAYS
-from pyc_mlir.pipelines.kernels.counts import APPROXIMATIONS, MOST_WORKGROUPS, Counter
-from pyc_mlir.pipelines.kernels.families import gemm
+from pyc_mlir.pipelines.kernels import nest
+from pyc_mlir.pipelines.kernels.counts import APPROXIMATIONS, Counter, most_workgroups
 from pyc_mlir.pipelines.kernels.families.approximate_forms import (
     BOUND_A,
     BOUND_B,
@@ -38,56 +38,16 @@ from pyc_mlir.pipelines.kernels.families.approximate_forms import (
     best_form,
     has_form,
 )
-from pyc_mlir.pipelines.kernels.families.checked import signed_by_lines
+from pyc_mlir.pipelines.kernels.families.checked import refuse_high, signed_by_lines
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm, Product
 from pyc_mlir.pipelines.kernels.knobs import KernelKnobs, one_of
-from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
-from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory, llvm
-from pyc_mlir.pipelines.kernels.lang.stored import nearest
-from pyc_mlir.pipelines.kernels.lang.values import (
-    LARGEST,
-    Condition,
-    Index,
-    Scalar,
-    Vector,
-    across_lanes,
-    add,
-    arith,
-    bits,
-    f32_vector,
-    fma,
-    int_constant,
-    larger,
-    least,
-    square_root,
-    tree,
-    where,
-)
-from pyc_mlir.pipelines.kernels.lang.words import (
-    above,
-    all_lanes,
-    chosen,
-    lanes_of_sums,
-    mixed,
-    picked_by,
-    size_of,
-    sums_of,
-)
+from pyc_mlir.pipelines.kernels.lang import values as ops
+from pyc_mlir.pipelines.kernels.lang.carrier import Operand
+from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.values import Condition, Index, Ints, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match import KernelOffer
-from pyc_mlir.pipelines.kernels.nest import (
-    Depth,
-    Panel,
-    ProductTile,
-    for_blocks,
-    for_panels,
-    for_tiles,
-    matrix_rows,
-    overwritable,
-    row_block,
-    share,
-)
+from pyc_mlir.pipelines.kernels.nest import Depth, Panel, ProductTile, share
 from pyc_mlir.pipelines.kernels.registry import Family, operand_cost
-from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 
@@ -159,23 +119,29 @@ class ApproximateGemm(KernelKnobs, family="approximate_gemm"):
     block: int = 96
     checked: bool = True
 
-    def misfit(self) -> str:
-        """Return what was expected of the grid, the form, the error and the depth."""
-        rows, columns = self.product.workgroups
-        if rows * columns > MOST_WORKGROUPS:
-            return f"at most {MOST_WORKGROUPS} workgroups"
+    def _misfit(self) -> str:
+        if expected := most_workgroups(self.product.workgroups):
+            return expected
         if self.form not in FORMS[self.way]:
             return f"a form of {FORMS[self.way]}"
         if not 0 < self.allowed < 1:
             return "an error above 0 and below 1"
         return f"a depth of at most {_MOST_DEPTH}" if self.product.depth > _MOST_DEPTH else ""
 
+    def refusal(self, target: Target) -> str:
+        """Refuse what `gemm` refuses, tiles of more rows than lanes, and a missing instruction."""
+        if (reason := refuse_high(self.family, self.product, target)) or has_form(
+            target, self.form
+        ):
+            return reason
+        return f"approximate_gemm: expected a CPU with the instruction of {self.form!r}"
+
     @staticmethod
     def on(target: Target, product: Gemm, way: str, allowed: float, form: str) -> "ApproximateGemm":
         """Return the knobs for a target's caches."""
         made = Form(form, product.depth)
         panel = 4 * made.groups * product.panel
-        rows = row_block(target, product.height, panel, 4 * (product.depth + made.pitch))
+        rows = nest.row_block(target, product.height, panel, 4 * (product.depth + made.pitch))
         return ApproximateGemm(product, way, allowed, form, rows)
 
     @property
@@ -200,16 +166,17 @@ class ApproximateGemm(KernelKnobs, family="approximate_gemm"):
         most = min(self.block, rows) if isinstance(rows, int) else self.block
         return RowScratch(self.of_form, most, self.facts.count)
 
-    def kernel(self, name: str) -> Kernel:
-        """Return the kernel `name`.
+    @property
+    def constants(self) -> int:
+        """The bytes of the rounded weights and of the facts."""
+        return 4 * (self.words.panels.size + self.facts.size)
 
-        Operands: a, b (packed), words, facts, the epilogue's, c, scratch, approximations.
-        """
-        plain = self.product.kernel(name)
-        a, b, *reads, c = plain.operands
+    def operands(self) -> tuple[Operand, ...]:
+        """Return a, b (packed), words, facts, what the epilogue reads, c, scratch, counts."""
+        a, b, *reads, c = self.product.operands()
         words, facts = self.words, self.facts
         rows, columns = self.product.workgroups
-        operands = (
+        return (
             a,
             b,
             Operand("words", (words.panels.size,), dtype="i32", layout=words),
@@ -219,24 +186,22 @@ class ApproximateGemm(KernelKnobs, family="approximate_gemm"):
             Operand("scratch", (rows * columns * self.scratch.at.size,), "out"),
             APPROXIMATIONS,
         )
-        in_place = overwritable(self.product.epilogue, self.product.rows, once=True)
-        return replace(plain, operands=operands, body=self._body, in_place=in_place)
 
-    def _body(
-        self, k: Build, a: Memory, b: Memory, words: Memory, facts: Memory, *others: Memory
-    ) -> None:
-        *reads, c, scratch, counts = others
-        product, places = self.product, self.scratch
+    def _in_place(self) -> tuple[tuple[str, str], ...]:
+        return nest.overwritable(self.product.epilogue, self.product.rows)
+
+    def _grid(self, size: Any) -> tuple[int, int]:
+        return self.product.workgroups
+
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        product, a, b = self.product, memory["a"], memory["b"]
         number = k.workgroup(0) * product.workgroups[1] + k.workgroup(1)
-        start = number * places.at.size
-        rows = RoundedRows(k, a, facts, scratch, self.facts, places, start)
-        counter = Counter.of(k, counts, product.workgroups[0])
-        own = Approximation(
-            *(self.of_form, words, self.words, facts, self.facts),
-            *(rows, counter, self.allowed, places.rows, self.checked),
-        )
-        finish = product.finish(k, reads, c)
-        ApproximateProduct(k, product, a, b, finish, own).build()
+        start = number * self.scratch.at.size
+        rows = RoundedRows(k, self, a, memory["facts"], memory["scratch"], start)
+        counter = Counter.of(k, memory["approximations"], product.workgroups[0])
+        finish = product.finish(k, memory)
+        taken = (self, memory["words"], rows, counter)
+        ApproximateProduct(k, product, a, b, finish, *taken).build()
 
 
 @dataclass(frozen=True)
@@ -244,12 +209,21 @@ class RoundedRows:
     """Code that rounds rows; `start` is where the workgroup's scratch memory begins."""
 
     k: Build
+    own: ApproximateGemm
     a: Memory
     facts: Memory
     scratch: Memory
-    layout: Facts
-    places: RowScratch
     start: Index
+
+    @property
+    def form(self) -> Form:
+        """The form of the numbers."""
+        return self.own.of_form
+
+    @property
+    def at(self) -> RowPlaces:
+        """The places of facts of rows."""
+        return self.own.scratch.at
 
     def round(self, first: Index, count: Index) -> None:
         """Round rows `first` and on."""
@@ -262,11 +236,13 @@ class RoundedRows:
         Several panels share what is read of A. The last rows and panels may be computed twice.
         """
         k = self.k
-        together = min(_PANELS if k.target.vector_registers >= _MANY else 2, self.places.panels)
+        together = min(
+            _PANELS if k.target.vector_registers >= _MANY else 2, self.own.scratch.panels
+        )
         with k.range(0, count, height) as row, k.range(start, end, together) as panel:
-            rows = [least(first + row + r, first + count - 1) for r in range(height)]
-            panels = [least(panel + p, end - 1) for p in range(together)]
-            sums = [p * self.layout.at.size + self.layout.first for p in panels]
+            rows = [ops.least(first + row + r, first + count - 1) for r in range(height)]
+            panels = [ops.least(panel + p, end - 1) for p in range(together)]
+            sums = [p * self.own.facts.at.size + self.own.facts.first for p in panels]
 
             def turn(places: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
                 (at,) = places
@@ -275,47 +251,36 @@ class RoundedRows:
                 for r, source in enumerate(rows):
                     x = self.a.load(source, at)
                     own = kept[r * together : (r + 1) * together]
-                    new += [fma(x, s, total) for s, total in zip(of_b, own, strict=True)]
+                    new += [ops.fma(x, s, total) for s, total in zip(of_b, own, strict=True)]
                 return new
 
             zeros = [k.vector(0.0)] * (height * together)
-            found = k.walk(Index.of(self.places.form.depth), 1, zeros, turn)
-            order = lanes_of_sums(height, k.lanes)
+            found = k.walk(Index.of(self.form.depth), 1, zeros, turn)
+            order = ops.lanes_of_sums(height, k.lanes)
             spread = [order.index(r) for r in range(height)] + [0] * (k.lanes - height)
             for p, number in enumerate(panels):
-                total = sums_of(found[p::together]).part(spread)
-                place = self.start + self.places.at.products + number * self.places.each
+                total = ops.sums_of(found[p::together]).part(spread)
+                place = self.start + self.at.products + number * self.own.scratch.each
                 self.scratch.store(total, place + row)
-
-    def word(self, row: Index, at: Index) -> Vector:
-        """Return a word of a row in each lane, as bits."""
-        place = self.start + row * self.places.form.pitch + at
-        return self.scratch.number(place).across(self.k.lanes)
-
-    def number(self, kind: int, row: Index) -> Scalar:
-        """Return a fact of a row: its unit, shift or norm."""
-        return self.scratch.number(self.start + kind + row)
 
     def several(self, kind: Index | int, row: Index) -> Vector:
         """Return a fact of rows from `row` on, one in a lane."""
         return self.scratch.load(self.start + row + kind)
 
     def _row(self, source: Index, row: Index) -> None:
-        k, form = self.k, self.places.form
-
+        k, form = self.k, self.form
         largest, seed = self._read(source)
-        factor = arith.ori(bits(mixed(seed, Vector.counting(k.lanes))), int_constant(1, k.lanes))
-        usable = above(largest, Scalar.of(_LEAST)) & above(Scalar.of(_MOST), largest)
+        factor = ops.mixed(seed, Vector.counting(k.lanes)).bits() | 1
+        usable = largest.above(_LEAST) & Scalar.of(_MOST).above(largest)
         levels = 1.0 if form.is_bf16 else float(form.levels)
-        inverse = picked_by(usable, Scalar.of(levels) / largest, Scalar.of(0.0))
-        inverse_lanes = inverse.across(k.lanes)
+        inverse = usable.picked(Scalar.of(levels) / largest, Scalar.of(0.0)).across(k.lanes)
 
         def turn(places: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
             new = list(kept)
             drawn = self._drawn(places, seed, factor)
             for n, at in enumerate(places):
                 number = self.a.load(source, at)
-                share = number * inverse_lanes
+                share = number * inverse
                 square, own = share * share, new[2 * n : 2 * n + 2]
                 new[2 * n : 2 * n + 2] = (
                     self._halves(number, square, drawn[n], row, at, own)
@@ -326,15 +291,18 @@ class RoundedRows:
 
         zeros = [k.vector(0.0)] * (2 * _UNROLL)
         found = k.walk(Index.of(form.depth), _UNROLL, zeros, turn)
-        squares, shares = (across_lanes(add, tree(add, found[n::2])) for n in range(2))
+        squares, shares = (
+            ops.across_lanes(ops.add, ops.tree(ops.add, found[n::2])) for n in range(2)
+        )
         # A row of zeros is exact, one beyond the range never good enough.
-        empty = picked_by(above(largest, Scalar.of(0.0)), Scalar.of(_NAN), Scalar.of(0.0))
-        unit = picked_by(usable, largest / Scalar.of(levels), empty)
-        norm = square_root(squares) if form.is_bf16 else squares
-        self._keep(self.places.at.units, unit, row)
-        self._keep(self.places.at.norms, norm, row)
+        empty = largest.above(0.0).chosen(_NAN, 0.0)
+        unit = usable.picked(largest / Scalar.of(levels), empty)
+        norm = ops.square_root(squares) if form.is_bf16 else squares
+        kept = {self.at.units: unit, self.at.norms: norm}
         if not form.is_bf16:
-            self._keep(self.places.at.shifts, -(unit * shares), row)
+            kept[self.at.shifts] = -(unit * shares)
+        for place, value in kept.items():
+            self.scratch.put(value, self.start + place + row)
 
     def _read(self, source: Index) -> tuple[Scalar, Vector]:
         """Return a row's greatest number without its sign, and a hash of its bits in each lane."""
@@ -344,63 +312,53 @@ class RoundedRows:
             new = list(kept)
             for n, at in enumerate(places):
                 x = self.a.load(source, at)
-                new[n] = larger(new[n], size_of(x))
-                new[_UNROLL + n] = mixed(new[_UNROLL + n], x)
+                new[n] = ops.larger(new[n], x.size())
+                new[_UNROLL + n] = ops.mixed(new[_UNROLL + n], x)
             return new
 
         starts = [k.vector(0.0)] * _UNROLL + [k.vector(n + 1.0) for n in range(_UNROLL)]
-        found = k.walk(Index.of(self.places.form.depth), _UNROLL, starts, turn)
-        largest = across_lanes(larger, tree(larger, found[:_UNROLL]))
-        whole = mixed(tree(mixed, found[_UNROLL:]), Vector.counting(k.lanes))
-        return largest, across_lanes(mixed, whole).across(k.lanes)
+        found = k.walk(Index.of(self.form.depth), _UNROLL, starts, turn)
+        largest = ops.across_lanes(ops.larger, ops.tree(ops.larger, found[:_UNROLL]))
+        whole = ops.mixed(ops.tree(ops.mixed, found[_UNROLL:]), Vector.counting(k.lanes))
+        return largest, ops.across_lanes(ops.mixed, whole).across(k.lanes)
 
-    def _drawn(self, places: Sequence[Lanes], seed: Vector, factor: Any) -> list[Any]:
+    def _drawn(self, places: Sequence[Lanes], seed: Vector, factor: Ints) -> list[Ints]:
         """Return integers for vectors of a row, of which the upper 16 bits are random.
 
         Two neighbouring vectors share what is drawn.
         """
-        made: list[Any] = []
+        made: list[Ints] = []
         for at in places[::2]:
-            word = bits(mixed(mixed(self.facts.load(at), seed, factor), seed))
-            made += [word, arith.shli(word, int_constant(_HALF, self.k.lanes))]
+            word = ops.mixed(ops.mixed(self.facts.load(at), seed, factor), seed).bits()
+            made += [word, word << _HALF]
         return made[: len(places)]
 
     def _integers(
-        self, share: Vector, square: Vector, drawn: Any, row: Index, at: Lanes, kept: list[Vector]
+        self, share: Vector, square: Vector, drawn: Ints, row: Index, at: Lanes, kept: list[Vector]
     ) -> list[Vector]:
         """Store integers; add to squares, and to the products of what they stand for with B's."""
-        k, form = self.k, self.places.form
-        chance = Vector(arith.sitofp(f32_vector(k.lanes), drawn))
-        whole = nearest(fma(chance, 2.0**-32, share))
-        of_b = self.facts.load(Lanes(at.start + self.layout.along, at.mask))
-        stands = Vector(arith.sitofp(f32_vector(k.lanes), whole))
-        if form.offset:
-            whole = arith.addi(whole, int_constant(form.offset, k.lanes))
-        bytes_ = ir.IntegerType.get_signless(32 // form.per)
-        self._store(arith.trunci(ir.VectorType.get([k.lanes], bytes_), whole), row, at)
-        return [kept[0] + square, fma(stands, of_b, kept[1])]
+        whole = ops.fma(drawn.to_float(), 2.0**-32, share).nearest()
+        of_b = self.facts.load(Lanes(at.start + self.own.facts.along, at.mask))
+        stands = whole.to_float()
+        if self.form.offset:
+            whole = whole + self.form.offset
+        self._store(whole.cut(32 // self.form.per), row, at)
+        return [kept[0] + square, ops.fma(stands, of_b, kept[1])]
 
     def _halves(
-        self, number: Vector, square: Vector, drawn: Any, row: Index, at: Lanes, kept: list[Vector]
+        self, number: Vector, square: Vector, drawn: Ints, row: Index, at: Lanes, kept: list[Vector]
     ) -> list[Vector]:
         """Store numbers of bf16, rounded up or down by the random bits; add to fourth powers."""
-        k = self.k
-        half = int_constant(_HALF, k.lanes)
-        upper = arith.shrui(arith.addi(bits(number), arith.shrui(drawn, half)), half)
-        sixteen = ir.VectorType.get([k.lanes], ir.IntegerType.get_signless(_HALF))
-        self._store(arith.trunci(sixteen, upper), row, at)
-        return [fma(square, square, kept[0]), kept[1]]
+        self._store((number.bits() + drawn.upper(_HALF)).upper(_HALF).cut(_HALF), row, at)
+        return [ops.fma(square, square, kept[0]), kept[1]]
 
-    def _store(self, numbers: Any, row: Index, at: Lanes) -> None:
+    def _store(self, numbers: Ints, row: Index, at: Lanes) -> None:
         """Store a whole vector of narrow numbers as words; what is behind the depth meets zeros."""
-        form = self.places.form
-        words = f32_vector(self.k.lanes // form.per)
+        form = self.form
+        words = ops.f32_vector(self.k.lanes // form.per)
         place = self.start + row * form.pitch + at.start // form.per
         # MLIR rewrites a bitcast of its own after a truncation to one that is not legal.
-        self.scratch.store_as(llvm.bitcast(words, numbers), place)
-
-    def _keep(self, kind: int, number: Scalar, row: Index) -> None:
-        self.scratch.put(number, self.start + kind + row)
+        self.scratch.store_as(ops.llvm.bitcast(words, numbers.value), place)
 
 
 @dataclass(frozen=True)
@@ -416,152 +374,125 @@ class Spot:
 
 
 @dataclass(frozen=True)
-class Approximation:
-    """The parts of an approximate product beside those of an exact one.
-
-    `block` are the rows rounded at once, `allowed` the share of the greatest element.
-    """
-
-    form: Form
-    words: Memory
-    word_layout: ApproximateWords
-    facts: Memory
-    fact_layout: Facts
-    rows: RoundedRows
-    counter: Counter
-    allowed: float
-    block: int
-    checked: bool
-
-
-@dataclass(frozen=True)
 class ApproximateProduct(Product):
     """One kernel under construction, over the blocks, panels and tiles of a workgroup."""
 
-    own: Approximation
+    own: ApproximateGemm
+    words: Memory
+    rows: RoundedRows
+    counter: Counter
 
     def build(self) -> None:
         """Round a block of rows, then compute its tiles, panel by panel."""
-        k, knobs, own = self.k, self.knobs, self.own
+        k, knobs, own, facts = self.k, self.knobs, self.own, self.own.facts
+        panels, parts = knobs.panels, knobs.workgroups[1]
 
         def block(first: Index, count: Index) -> None:
-            own.rows.round(first, count)
+            self.rows.round(first, count)
             if own.checked:
-                own.rows.multiply(first, count, *self._panels(), knobs.height)
-            for_panels(
-                k, knobs.panels, knobs.workgroups[1], lambda panel: self._tiles(panel, first, count)
-            )
+                # The next panel may be the narrower last one.
+                start, end = share(k, 1, parts, Index.of(panels.full))
+                end = ops.least(end + 1, facts.count) if panels.last_width else end
+                self.rows.multiply(first, count, start, end, knobs.height)
 
-        for_blocks(k, knobs.rows, knobs.workgroups[0], own.block, block)
+            def tiles(panel: Panel) -> None:
+                words = panel.start(own.words.panels)
+                place = panel.number * facts.at.size + facts.first
 
-    def _panels(self) -> tuple[Index, Index]:
-        """Return this workgroup's panels and the next one, which may be the narrower last one."""
-        panels, parts = self.knobs.panels, self.knobs.workgroups[1]
-        start, end = share(self.k, 1, parts, Index.of(panels.full))
-        return start, least(end + 1, self.own.fact_layout.count) if panels.last_width else end
+                def tile(row: Index, height: int) -> None:
+                    self._approximate(Spot(first + row, row, height, panel, words, place))
 
-    def _tiles(self, panel: Panel, first: Index, count: Index) -> None:
-        """Compute the tiles of a block of rows by a panel: full ones, then lower ones."""
-        words = panel.start(self.own.word_layout.panels)
-        facts = panel.number * self.own.fact_layout.at.size + self.own.fact_layout.first
+                nest.for_tiles(k, count, knobs.height, tile)
 
-        def tile(row: Index, height: int) -> None:
-            self._approximate(Spot(first + row, row, height, panel, words, facts))
+            nest.for_panels(k, panels, parts, tiles)
 
-        for_tiles(self.k, count, self.knobs.height, tile)
+        nest.for_blocks(k, knobs.rows, knobs.workgroups[0], own.scratch.rows, block)
 
     def _approximate(self, spot: Spot) -> None:
         """Compute one tile, check it, compute it exactly if it fails, and store it."""
         places = spot.panel.places(self.k)
         values = self._scaled(spot, len(places), self._sums(spot, len(places)))
-        self.own.counter.add(TILES, Scalar.of(1.0))
+        self.counter.add(TILES, Scalar.of(1.0))
         if self.own.checked:
-            values = self._settled(spot, values)
-        self.finish.tile(values, places, matrix_rows(spot.source))
+            within, sound = self._checked(spot, values)
 
-    def _settled(self, spot: Spot, values: Sequence[Vector]) -> list[Vector]:
-        """Return the tile, computed exactly if a check fails."""
-        within, sound = self._checked(spot, values)
+            def exact() -> list[Vector]:
+                bound = within.chosen(0.0, 1.0)
+                self.counter.add(BY_BOUND, bound)
+                self.counter.add(BY_SUMS, Scalar.of(1.0) - bound)
+                return self._exact(spot)
 
-        def exact() -> list[Vector]:
-            bound = chosen(within, 0.0, 1.0)
-            self.own.counter.add(BY_BOUND, bound)
-            self.own.counter.add(BY_SUMS, Scalar.of(1.0) - bound)
-            return self._exact(spot)
-
-        return self.k.either(within & sound, values, lambda: values, exact)
+            tile = values
+            values = self.k.either(within & sound, tile, lambda: tile, exact)
+        self.finish.tile(values, places, nest.matrix_rows(spot.source))
 
     def _sums(self, spot: Spot, width: int) -> list:
-        """Return the sums of products of words, row by row."""
-        k, own, code = self.k, self.own, FormCode(self.k, self.own.form)
+        k, own, form = self.k, self.own, self.own.of_form
+        code = FormCode(k, form)
 
         def left(r: int, at: Index) -> Vector:
-            return own.rows.word(spot.row + r, at)
+            place = self.rows.start + (spot.row + r) * form.pitch + at
+            return self.rows.scratch.number(place).across(k.lanes)
 
-        def right(v: int, at: Index) -> Any:
-            return code.load(own.words, spot.words + at * spot.panel.width + v * k.lanes)
+        def right(v: int, at: Index) -> Ints:
+            return self.words.ints(spot.words + at * spot.panel.width + v * k.lanes)
 
-        def multiply(x: Vector, weights: Any, total: Any) -> Any:
+        def multiply(x: Vector, weights: Ints, total: Any) -> Any:
             return code.add(total, x, weights)
 
-        tile = ProductTile(k, spot.height, width, own.form.unroll, left, right, multiply=multiply)
-        begin = [self._start_of(spot, v) for v in range(width)] * spot.height
-        return tile.accumulate(Index.of(own.form.groups), begin)
-
-    def _start_of(self, spot: Spot, v: int) -> object:
-        own = self.own
-        code = FormCode(self.k, own.form)
-        if own.form.is_bf16:
-            return code.zero()
-        return code.sums(own.facts.load(spot.facts + own.fact_layout.at.starts + v * self.k.lanes))
+        tile = ProductTile(k, spot.height, width, form.unroll, left, right, multiply=multiply)
+        begin: list[Any] = [k.vector(0.0)] * width
+        if not form.is_bf16:
+            starts = spot.facts + own.facts.at.starts
+            begin = [self.rows.facts.load(starts + v * k.lanes).bits() for v in range(width)]
+        return tile.accumulate(Index.of(form.groups), begin * spot.height)
 
     def _scaled(self, spot: Spot, width: int, sums: Sequence) -> list[Vector]:
         """Return the elements of C that the sums stand for."""
-        own, lanes = self.own, self.k.lanes
-        if own.form.is_bf16:
+        rows, lanes = self.rows, self.k.lanes
+        if self.own.of_form.is_bf16:
             return list(sums)
-        place = spot.facts + own.fact_layout.at.scales
-        scales = [own.facts.load(place + v * lanes) for v in range(width)]
+        place = spot.facts + self.own.facts.at.scales
+        scales = [rows.facts.load(place + v * lanes) for v in range(width)]
         made = []
         for r in range(spot.height):
             unit, shift = (
-                own.rows.number(kind, spot.row + r).across(lanes)
-                for kind in (own.rows.places.at.units, own.rows.places.at.shifts)
+                rows.scratch.number(rows.start + kind + (spot.row + r)).across(lanes)
+                for kind in (rows.at.units, rows.at.shifts)
             )
             for v in range(width):
-                made.append(fma(sums[r * width + v].to_float(), unit, shift) * scales[v])
+                made.append(ops.fma(sums[r * width + v].to_float(), unit, shift) * scales[v])
         return made
 
     def _checked(self, spot: Spot, values: Sequence[Vector]) -> tuple[Condition, Condition]:
         """Return whether the bound is small enough, and whether the sums are those of B."""
-        own, rows, lanes = self.own, self.own.rows, self.k.lanes
+        own, rows, lanes = self.own, self.rows, self.k.lanes
         width = len(values) // spot.height
         cut = [values[n : n + width] for n in range(0, len(values), width)]
-        units = rows.several(rows.places.at.units, spot.row)
-        norms = rows.several(rows.places.at.norms, spot.row)
-        order = lanes_of_sums(spot.height, lanes)
+        units = rows.several(rows.at.units, spot.row)
+        norms = rows.several(rows.at.norms, spot.row)
+        order = ops.lanes_of_sums(spot.height, lanes)
 
         def deviation(of_b: int, of_a: int, times: float) -> Vector:
             """Return that of each row, in the order of the lanes of sums."""
-            place = spot.facts + own.fact_layout.at.bounds
-            b, a = (own.facts.number(place + which).across(lanes) for which in (of_b, of_a))
-            return (units * (square_root(fma(norms, a, b)) * times)).part(order)
+            place = spot.facts + own.facts.at.bounds
+            b, a = (rows.facts.number(place + which).across(lanes) for which in (of_b, of_a))
+            return (units * (ops.square_root(ops.fma(norms, a, b)) * times)).part(order)
 
         # What is allowed of the exact greatest element is a little less of the computed one.
         share_of = DEVIATIONS * (1 + own.allowed) / own.allowed
-        greatest = sums_of([_greatest(row) for row in cut], combine=larger)
+        sizes = [ops.tree(ops.larger, [v.size() for v in row]) for row in cut]
+        greatest = ops.sums_of(sizes, combine=ops.larger)
         # Beside infinities nothing is small.
-        finite = where(greatest > LARGEST, 0.0, greatest)
+        finite = ops.where(greatest > ops.LARGEST, 0.0, greatest)
         within = deviation(BOUND_B, BOUND_A, share_of).at_most(finite)
-        products = rows.several(
-            rows.places.at.products + spot.panel.number * rows.places.each, spot.row
-        )
-        apart = sums_of([signed_by_lines(row, lanes) for row in cut]) - products.part(order)
-        sound = size_of(apart).at_most(deviation(SUMS_B, SUMS_A, DEVIATIONS))
-        return all_lanes(within), all_lanes(sound)
+        place = rows.at.products + spot.panel.number * own.scratch.each
+        products = rows.several(place, spot.row)
+        apart = ops.sums_of([signed_by_lines(row, lanes) for row in cut]) - products.part(order)
+        sound = apart.size().at_most(deviation(SUMS_B, SUMS_A, DEVIATIONS))
+        return within.all(), sound.all()
 
     def _exact(self, spot: Spot) -> list[Vector]:
-        """Return the tile as `gemm` computes it, block of the depth by block."""
         k, knobs = self.k, self.knobs
 
         def over(depth: Depth, sums: Sequence[Vector]) -> list[Vector]:
@@ -578,28 +509,14 @@ class ApproximateProduct(Product):
         return sums
 
 
-def _greatest(values: Sequence[Vector]) -> Vector:
-    return tree(larger, list(map(size_of, values)))
-
-
-def _refusal(knobs: ApproximateGemm, target: Target) -> str:
-    """Refuse what `gemm` refuses, a form without its instruction, and more rows than lanes."""
-    if reason := gemm.refusal(knobs.product, target):
-        return reason
-    if not has_form(target, knobs.form):
-        return f"approximate_gemm: expected a CPU with the instruction of {knobs.form!r}"
-    lanes = target.vector_bytes // 4
-    if knobs.product.height > lanes:
-        return f"approximate_gemm: expected at most {lanes} rows a tile, got {knobs.product.height}"
-    return ""
-
-
 def _cost(knobs: ApproximateGemm, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Count what `gemm` counts, in less time, and the words and facts as constants."""
-    plain = operand_cost(knobs.product, target, sizes)
-    more = 4 * (knobs.words.panels.size + knobs.facts.size)
-    quicker = replace(plain, seconds=plain.seconds / _FASTER[knobs.form])
-    return quicker + Cost(constant_bytes=more)
+    return _quicker(operand_cost(knobs.product, target, sizes), knobs)
+
+
+def _quicker(cost: Cost, knobs: ApproximateGemm) -> Cost:
+    quicker = replace(cost, seconds=cost.seconds / _FASTER[knobs.form])
+    return quicker + Cost(constant_bytes=knobs.constants)
 
 
 def approximated(
@@ -608,20 +525,15 @@ def approximated(
     """Return an offer of `gemm` computed in a way; None without an instruction, or for few rows."""
     form = best_form(target, way)
     product: Gemm = offer.knobs
-    rows, columns = product.workgroups
     few = isinstance(product.rows, int) and product.rows < _LEAST_ROWS
-    if form is None or few or rows * columns > MOST_WORKGROUPS or product.depth > _MOST_DEPTH:
+    if form is None or few or most_workgroups(product.workgroups) or product.depth > _MOST_DEPTH:
         return None
     knobs = ApproximateGemm.on(target, product, way, allowed, form)
-    if _refusal(knobs, target):
+    if not FAMILY.offers(knobs, target):
         return None
     first, weights, *others = offer.feeds
-    more = Cost(constant_bytes=4 * (knobs.words.panels.size + knobs.facts.size))
-    quicker = replace(offer.cost, seconds=offer.cost.seconds / _FASTER[form])
     feeds = (first, weights, weights, weights, *others)
-    return replace(offer, knobs=knobs, feeds=feeds, cost=quicker + more)
+    return replace(offer, knobs=knobs, feeds=feeds, cost=_quicker(offer.cost, knobs))
 
 
-FAMILY = Family(
-    "approximate_gemm", ApproximateGemm, refusal=_refusal, cost=_cost, approximated=approximated
-)
+FAMILY = Family("approximate_gemm", ApproximateGemm, cost=_cost, approximated=approximated)

@@ -21,19 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pyc_mlir.dialects.numerics.approximation import BF16, DEVIATIONS, INT8, INT16
-from pyc_mlir.pipelines.kernels.families.bytes import MADD, PLAIN, VNNI, IntVector, has_dot
+from pyc_mlir.pipelines.kernels.families.bytes import MADD, PLAIN, VNNI, has_dot
 from pyc_mlir.pipelines.kernels.families.checked import signs
-from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Memory, llvm
-from pyc_mlir.pipelines.kernels.lang.values import (
-    Index,
-    Vector,
-    arith,
-    bits,
-    f32_vector,
-    int_constant,
-    int_vector,
-    vector,
-)
+from pyc_mlir.pipelines.kernels.lang import values as ops
+from pyc_mlir.pipelines.kernels.lang.language import LINE, Build
+from pyc_mlir.pipelines.kernels.lang.values import Ints, Vector
 from pyc_mlir.pipelines.kernels.nest import Panels
 from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.target import Target
@@ -144,54 +136,28 @@ class FormCode:
     k: Build
     form: Form
 
-    def zero(self) -> Any:
-        """Return sums of nothing."""
-        return self.k.vector(0.0) if self.form.is_bf16 else IntVector.of(0, self.k.lanes)
-
-    def sums(self, held: Vector) -> Any:
-        """Return what sums begin with, from its bits as f32."""
-        if self.form.is_bf16:
-            return held
-        return IntVector(bits(held))
-
-    def load(self, memory: Memory, place: Index) -> Any:
-        """Load a vector of words."""
-        return memory.load_as(int_vector(self.k.lanes), place)
-
-    def add(self, total: Any, x: Vector, w: Any) -> Any:
+    def add(self, total: Any, x: Vector, w: Ints) -> Any:
         """Return the total and the products of the words of x, as bits, and of w."""
         lanes, name = self.k.lanes, self.form.name
         if name == PLAIN:
-            return total + IntVector(_pairs(bits(x), w, lanes))
-        kind = self._numbers(lanes)
-        own, other = vector.bitcast(kind, bits(x)), vector.bitcast(kind, w)
-        operands = [own, other] if name == MADD else [total.value, own, other]
-        result = f32_vector(lanes) if self.form.is_bf16 else int_vector(lanes)
-        made = llvm.call_intrinsic(result, _INTRINSICS[name, lanes], operands, [], [])
-        if name == MADD:
-            return total + IntVector(made)
-        return type(total)(made)
-
-    def _numbers(self, lanes: int) -> Any:
+            return total + _pairs(x.bits(), w)
+        element = ir.IntegerType.get_signless(32 // self.form.per)
         if self.form.is_bf16:
             element = ir.BF16Type.get()
-        else:
-            element = ir.IntegerType.get_signless(32 // self.form.per)
-        return ir.VectorType.get([lanes * self.form.per], element)
+        kind = ir.VectorType.get([lanes * self.form.per], element)
+        own, other = (ops.vector.bitcast(kind, words.value) for words in (x.bits(), w))
+        operands = [own, other] if name == MADD else [total.value, own, other]
+        result = ops.f32_vector(lanes) if self.form.is_bf16 else ops.int_vector(lanes)
+        made = ops.llvm.call_intrinsic(result, _INTRINSICS[name, lanes], operands, [], [])
+        return total + Ints(made) if name == MADD else type(total)(made)
 
 
-def _pairs(a: Any, b: Any, lanes: int) -> Any:
+def _pairs(a: Ints, b: Ints) -> Ints:
     """Return the sums of two products of 16-bit integers in each lane, taken out by shifts.
 
     As vectors of 16 bits, which are bits of f32, MLIR extends other numbers than these.
     """
-    half = int_constant(16, lanes)
-
-    def halves(words: Any) -> tuple[Any, Any]:
-        return arith.shrsi(arith.shli(words, half), half), arith.shrsi(words, half)
-
-    low, high = (arith.muli(x, w) for x, w in zip(halves(a), halves(b), strict=True))
-    return arith.addi(low, high)
+    return ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16)
 
 
 # Of the error of one number rounded to bf16 as a share of it, at most: up and down are as likely
@@ -264,8 +230,8 @@ def dither_of_b(form: Form) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class ApproximateWords:
-    """The layout of rounded weights: panels of words."""
+class _LayoutOfB:
+    """A layout of what is made of B[depth, columns], for a panel of so many columns."""
 
     form: Form
     columns: int
@@ -275,6 +241,11 @@ class ApproximateWords:
     def shape(self) -> tuple[int, int]:
         """The shape of B."""
         return self.form.depth, self.columns
+
+
+@dataclass(frozen=True)
+class ApproximateWords(_LayoutOfB):
+    """The layout of rounded weights: panels of words."""
 
     @property
     def panels(self) -> Panels:
@@ -296,7 +267,7 @@ class PanelPlaces(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Facts:
+class Facts(_LayoutOfB):
     """The layout of what the kernel knows of B beside its words, as f32.
 
     First random bits for A, then what is added to B before rounding, along the depth (integers).
@@ -306,15 +277,6 @@ class Facts:
     in units of the row's scale squared, with n the square of the row's norm (bf16: the root of its
     fourth powers' sum).
     """
-
-    form: Form
-    columns: int
-    panel: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The shape of B."""
-        return self.form.depth, self.columns
 
     @property
     def count(self) -> int:

@@ -14,16 +14,15 @@ one vector of C: sums of products along the depth, turned at the end. A few rows
 read.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.contraction import BatchMatrix, Contraction, Matrices, Operands
-from pyc_mlir.pipelines.kernels.families.gemm import is_narrow, is_packed
-from pyc_mlir.pipelines.kernels.families.gemm import refusal as refuse_product
+from pyc_mlir.pipelines.kernels import nest
+from pyc_mlir.pipelines.kernels.families.gemm import is_narrow, is_packed, wide_panel
 from pyc_mlir.pipelines.kernels.knobs import (
     HEIGHTS,
     PANELS,
@@ -35,25 +34,13 @@ from pyc_mlir.pipelines.kernels.knobs import (
     known,
     up_to,
 )
-from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand, in_type
-from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang import values as ops
+from pyc_mlir.pipelines.kernels.lang.carrier import Operand, in_type
+from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory, Place
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, add, fma, least, tree
-from pyc_mlir.pipelines.kernels.lang.words import transposed
-from pyc_mlir.pipelines.kernels.match import KernelOffer, find_product
-from pyc_mlir.pipelines.kernels.nest import (
-    Depth,
-    Finish,
-    ProductTile,
-    Row,
-    bottom,
-    cores_for,
-    cut_batch,
-    local,
-    overwritable,
-    partial_sums,
-    share,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector
+from pyc_mlir.pipelines.kernels.match import Contraction, KernelOffer, find_product
+from pyc_mlir.pipelines.kernels.nest import Depth, Finish, ProductTile, Row, local
 from pyc_mlir.pipelines.kernels.registry import Family
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work
@@ -73,6 +60,76 @@ _STRIPS = (512, 1024, 2048, 4096, 8192)  # to try
 _STRIP_LEAST = 1024  # shorter runs are not worth a prefetcher's start
 
 
+@dataclass(frozen=True)
+class BatchMatrix:
+    """One matrix within an operand, at a place of the batch."""
+
+    memory: Memory
+    order: str
+    batch: Mapping[str, Index]
+
+    def at(self, **place: Place) -> list[Place]:
+        """Return a position from those of the matrix's two letters."""
+        known: dict[str, Place] = {**self.batch, **place}
+        return [known[x] for x in self.order]
+
+    def indices(self, **place: Index) -> list[Index]:
+        """Return the same for one number."""
+        known = {**self.batch, **place}
+        return [known[x] for x in self.order]
+
+    def row(self, **place: Index) -> Index:
+        """Return the number of a row, all dimensions but the last one taken as rows."""
+        number = Index.of(0)
+        for letter, size in zip(self.order[:-1], self.memory.shape, strict=False):
+            number = number * size + {**self.batch, **place}[letter]
+        return number
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """The three matrices of one place of the batch."""
+
+    a: BatchMatrix
+    b: BatchMatrix
+    c: BatchMatrix
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The memory of a contraction inside a kernel."""
+
+    k: Build
+    what: Contraction
+    a: Memory
+    b: Memory
+    c: Memory
+
+    def each(self, parts: int, work: Callable[[Matrices], None]) -> None:
+        """`work` on the matrices of this workgroup, one of `parts` along its first dimension."""
+        if not self.what.batch:
+            return work(self._matrices({}))
+        count = Index.of(1)
+        for size in self.what.batch:
+            count = count * self.k.size(size)
+        first, end = nest.share(self.k, 0, parts, count)
+        with self.k.range(first, end) as number:
+            work(self._matrices(dict(self._unravel(number))))
+        return None
+
+    def _matrices(self, batch: Mapping[str, Index]) -> Matrices:
+        memories = zip((self.a, self.b, self.c), self.what.orders, strict=True)
+        return Matrices(*(BatchMatrix(memory, order, batch) for memory, order in memories))
+
+    def _unravel(self, number: Index) -> Iterator[tuple[str, Index]]:
+        """Yield a number within the batch as one for each letter, the last one changing fastest."""
+        sizes, letters = self.what.sizes, self.what.letters
+        for letter in reversed(letters[1:]):
+            yield letter, number % self.k.size(sizes[letter])
+            number = number // self.k.size(sizes[letter])
+        yield letters[0], number
+
+
 class _Knobs(KernelKnobs):
     """Knobs of a product of `what`, with an epilogue that sees all its rows as one matrix."""
 
@@ -86,10 +143,18 @@ class _Knobs(KernelKnobs):
         out = prod(known(self.what.sizes[x]) for x in self.what.result)
         return self.what.flops + out * self.epilogue.flops
 
-    @property
-    def matrices(self) -> tuple[Operand, ...]:
-        """The operands: a, b, the epilogue's, then c."""
+    def operands(self) -> tuple[Operand, ...]:
+        """Return a, b, what the epilogue reads, then c."""
         return in_type(self.what.operands(self.epilogue), self.dtype)
+
+    @staticmethod
+    def cores(target: Target, what: Contraction, read: int) -> int:
+        """Return the cores for products that read so many numbers."""
+        flops = 2.0 * prod(map(known, (*what.batch, what.rows, what.columns, what.depth)))
+        return nest.cores_for(target, flops, 4.0 * read)
+
+    def _views(self, k: Build, memory: Mapping[str, Memory]) -> Operands:
+        return Operands(k, self.what, memory["a"], memory["b"], memory["c"])
 
 
 def _batch_cuts(knobs: Any, target: Target) -> list[tuple[int, ...]]:
@@ -117,8 +182,7 @@ class BatchGemm(_Knobs, family="batch_gemm"):
     workgroups: tuple[int, int, int] = knob((1, 1, 1), _batch_cuts)
     dtype: str = "f32"
 
-    def misfit(self) -> str:
-        """Return what was expected of the grid, of copies and of blocks of the depth."""
+    def _misfit(self) -> str:
         if self.workgroups[0] > 1 and not self.what.batch:
             return "one share of a product without a batch"
         if self.what.transposed and not self.local:
@@ -138,7 +202,7 @@ class BatchGemm(_Knobs, family="batch_gemm"):
         B is read in place where it is not transposed and a panel of it fits the first-level cache,
         or too few rows would share a copy.
         """
-        panel = (4 if target.vector_registers >= 32 else 2) * target.vector_bytes // 4
+        panel = wide_panel(target)
         deepest = STACK // (4 * panel) // _DEEP * _DEEP
         few = isinstance(what.rows, int) and what.rows < _ROWS_FOR_A_COPY
         block, in_place = deepest, few
@@ -153,15 +217,22 @@ class BatchGemm(_Knobs, family="batch_gemm"):
         knobs = {"panel": panel, "depth_block": block, "local": copied}
         return BatchGemm(what, **{**knobs, "workgroups": _cut(target, what, panel), **others})
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands a, b, the epilogue's, then c."""
-        once = isinstance(self.what.depth, int) and self.what.depth <= self.depth_block
-        alike = overwritable(self.epilogue, self.what.matrix[0], once)
-        return Kernel(name, self.matrices, lambda size: self.workgroups, self._body, alike)
+    def refusal(self, target: Target) -> str:
+        """Refuse a register tile that does not fit, or is no whole vectors."""
+        if self.panel % (lanes := target.vector_bytes // 4):
+            return f"batch_gemm: expected a panel in vectors of {lanes}, got {self.panel}"
+        return nest.refuse_tile(self.family, self.height, self.panel, target)
 
-    def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
-        *reads, c = others
-        BatchProduct(k, self, InKernel(k, self.epilogue, tuple(reads))).build(a, b, c)
+    def _in_place(self) -> tuple[tuple[str, str], ...]:
+        once = isinstance(self.what.depth, int) and self.what.depth <= self.depth_block
+        return nest.overwritable(self.epilogue, self.what.matrix[0], once)
+
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        deep = -(-self.depth_block // _DEEP) * _DEEP
+        panel = local(k, deep * self.panel) if self.local else None
+        finish = Finish(k, InKernel.of(k, self.epilogue, "e", memory), memory["c"])
+        product = BatchProduct(k, self, finish, panel)
+        self._views(k, memory).each(self.workgroups[0], product.matrices)
 
 
 def _whole_depth(
@@ -182,17 +253,14 @@ def _whole_depth(
 
 
 def _even(depth: int, parts: int) -> int:
-    """Return blocks that cut the depth into equal parts."""
     return -(-depth // (parts * _UNROLL)) * _UNROLL
 
 
 def _cut(target: Target, what: Contraction, panel: int) -> tuple[int, int, int]:
     """Cut the batch first; cores that are left take columns, since rows would repeat the copies."""
-    count, rows = prod(map(known, what.batch)), known(what.rows)
-    columns, depth = known(what.columns), known(what.depth)
-    flops, read = 2.0 * count * rows * columns * depth, 4.0 * count * depth * (rows + columns)
-    cores = cores_for(target, flops, read)
-    shares = cut_batch(cores, what.batch)
+    count, rows, columns = prod(map(known, what.batch)), known(what.rows), known(what.columns)
+    cores = _Knobs.cores(target, what, count * known(what.depth) * (rows + columns))
+    shares = nest.cut_batch(cores, what.batch)
     left = cores // shares
     across = max(1, min(left, columns // panel))
     return shares, max(1, min(left // across, rows // _HEIGHT)), across
@@ -209,27 +277,19 @@ class Block:
 
 @dataclass(frozen=True)
 class BatchProduct:
-    """One kernel under construction: loops from the outside in, then the register tile."""
+    """One kernel under construction; `panel` is memory for a copied panel of B."""
 
     k: Build
     knobs: BatchGemm
-    epilogue: InKernel
-    panel: list[Memory] = field(default_factory=list)
+    finish: Finish
+    panel: Memory | None
 
-    def build(self, a: Memory, b: Memory, c: Memory) -> None:
-        """Compute this workgroup's matrices."""
-        k, knobs = self.k, self.knobs
-        if knobs.local:
-            deep = -(-knobs.depth_block // _DEEP) * _DEEP
-            self.panel.append(local(k, deep * knobs.panel))
-        Operands(k, knobs.what, a, b, c).each(knobs.workgroups[0], self._matrices)
-
-    def _matrices(self, views: Matrices) -> None:
+    def matrices(self, views: Matrices) -> None:
         """Compute full panels, then the narrower last one."""
         k, knobs = self.k, self.knobs
         columns = k.size(knobs.what.columns)
         full, rest = columns // knobs.panel, columns % knobs.panel
-        first, end = share(k, 2, knobs.workgroups[2], full)
+        first, end = nest.share(k, 2, knobs.workgroups[2], full)
         if full.number != 0:
             with k.range(first, end) as panel:
                 at = panel * knobs.panel
@@ -238,21 +298,21 @@ class BatchProduct:
             return
         at = full * knobs.panel
         width = knobs.panel if rest.number is None else rest.number
-        places = [self._masked(at + v, columns) for v in range(0, width, k.lanes)]
+        # A vector may lie behind the last column altogether.
+        starts = [at + v for v in range(0, width, k.lanes)]
+        if rest.number is None:
+            starts = [ops.least(start, columns) for start in starts]
+        places = [k.tail(start, columns) for start in starts]
         mine = k.workgroup(2).equals(knobs.workgroups[2] - 1)
         with k.when(mine if rest.number is not None else mine & (Index.of(0) < rest)):
             self._depth(views, at, places)
-
-    def _masked(self, at: Index, size: Index) -> Lanes:
-        """Load the vector at a column, which may lie behind the last one altogether."""
-        return self.k.tail(at if size.number is not None else least(at, size), size)
 
     def _depth(self, views: Matrices, column: Index, places: list[Lanes]) -> None:
         """Compute blocks of the depth of a panel, one after the other."""
         k, knobs = self.k, self.knobs
         depth = k.size(knobs.what.depth)
         # A depth of 0 is one block without steps: it stores zeros.
-        blocks = depth.ceildiv(knobs.depth_block) + (1 - least(depth, 1))
+        blocks = depth.ceildiv(knobs.depth_block) + (1 - ops.least(depth, 1))
 
         def block(number: Index) -> list[Any]:
             found = Depth.block(number, blocks, depth, knobs.depth_block)
@@ -262,13 +322,12 @@ class BatchProduct:
         k.loop(0, blocks)(block)
 
     def _panel(self, views: Matrices, block: Block) -> None:
-        """Compute this workgroup's rows over one panel."""
         k, knobs = self.k, self.knobs
-        if knobs.local:
-            (self._copy_transposed if knobs.what.transposed else self._copy)(views.b, block)
+        if self.panel is not None:
+            self._copy(views.b, block, self.panel)
         rows = k.size(knobs.what.rows)
         tiles = rows // knobs.height
-        first, end = share(k, 1, knobs.workgroups[1], tiles)
+        first, end = nest.share(k, 1, knobs.workgroups[1], tiles)
         if tiles.number != 0:
             following = self._following(block) if knobs.local else None
             with k.range(first, end) as tile:
@@ -276,7 +335,7 @@ class BatchProduct:
                 ahead = partial(self._next_panel, views.b, following, turn) if following else None
                 self._tile(views, block, tile * knobs.height, knobs.height, ahead)
         mine = k.workgroup(1).equals(knobs.workgroups[1] - 1)
-        for row, height, needed in bottom(rows, knobs.height):
+        for row, height, needed in nest.bottom(rows, knobs.height):
             with k.when(mine if needed is None else mine & needed):
                 self._tile(views, block, row, height)
 
@@ -298,7 +357,7 @@ class BatchProduct:
         start, column = following
         size = knobs.depth_block * knobs.panel // LINE
         number = turn * (knobs.depth_block // knobs.unroll) + at // knobs.unroll
-        number = least(number, size - 1)
+        number = ops.least(number, size - 1)
         if knobs.what.transposed:
             lines = max(1, knobs.depth_block // LINE)
             place = b.at(n=column + number // lines, k=start + number % lines * LINE)
@@ -307,37 +366,37 @@ class BatchProduct:
             place = b.at(k=start + number // lines, n=column + number % lines * LINE)
         b.memory.prefetch(*place, level=2)
 
-    def _copy(self, b: BatchMatrix, block: Block) -> None:
-        """Copy B's rows side by side."""
-        with self.k.range(block.depth.length) as at:
-            for v, place in enumerate(block.places):
-                value = b.memory.load(*b.at(k=block.depth.start + at, n=place))
-                self.panel[0].store(value, self._spot(block, at, v))
+    def _copy(self, b: BatchMatrix, block: Block, panel: Memory) -> None:
+        """Copy B's rows side by side; of a transposed B, turn squares of registers.
 
-    def _copy_transposed(self, b: BatchMatrix, block: Block) -> None:
-        """Turn squares of registers; columns behind the last one are copies of it."""
-        k, lanes = self.k, self.k.lanes
+        Columns behind the last one are copies of it.
+        """
+        k, lanes, length = self.k, self.k.lanes, block.depth.length
+        if not self.knobs.what.transposed:
+            with k.range(length) as at:
+                for v, place in enumerate(block.places):
+                    value = b.memory.load(*b.at(k=block.depth.start + at, n=place))
+                    panel.store(value, self._spot(block, at, v))
+            return
         last = k.size(self.knobs.what.columns) - 1
 
         def square(at: Index, v: int, place: Lanes) -> None:
             rows = [
-                b.memory.load(*b.at(n=least(block.column + (v * lanes + i), last), k=place))
+                b.memory.load(*b.at(n=ops.least(block.column + (v * lanes + i), last), k=place))
                 for i in range(lanes)
             ]
-            for i, column in enumerate(transposed(rows)):
-                self.panel[0].store(column, self._spot(block, at + i, v))
+            for i, column in enumerate(ops.transposed(rows)):
+                panel.store(column, self._spot(block, at + i, v))
 
-        whole = block.depth.length // lanes * lanes
-        end = block.depth.start + block.depth.length
+        whole, end = length // lanes * lanes, block.depth.start + length
         for v in range(len(block.places)):
             with k.range(0, whole, lanes) as at:
                 square(at, v, Lanes(block.depth.start + at))
-            if block.depth.length.number is None or block.depth.length.number % lanes:
-                with k.when(whole < block.depth.length):
+            if length.number is None or length.number % lanes:
+                with k.when(whole < length):
                     square(whole, v, k.tail(block.depth.start + whole, end))
 
     def _spot(self, block: Block, at: Index, v: int) -> Index:
-        """Return the place of a panel's vector on the stack."""
         lanes = self.k.lanes
         return at * (len(block.places) * lanes) + v * lanes
 
@@ -355,12 +414,12 @@ class BatchProduct:
             return a.memory.number(*a.indices(m=row + r, k=block.depth.start + at))
 
         def right(v: int, at: Index) -> Vector:
-            if self.knobs.local:
-                return self.panel[0].load(self._spot(block, at, v))
+            if self.panel is not None:
+                return self.panel.load(self._spot(block, at, v))
             return b.memory.load(*b.at(k=block.depth.start + at, n=block.places[v]))
 
         knobs, width = self.knobs, len(block.places)
-        parts = partial_sums(knobs.what.rows, knobs.height, width, knobs.unroll)
+        parts = nest.partial_sums(knobs.what.rows, knobs.height, width, knobs.unroll)
         tile = ProductTile(self.k, height, width, knobs.unroll, left, right, ahead, parts)
         spots = [c.at(m=row + r, n=at) for r in range(height) for at in block.places]
         zeros = [self.k.vector(0.0)] * len(spots)
@@ -371,7 +430,7 @@ class BatchProduct:
             def own(r: Index) -> Row:
                 return c.row(m=row + r), c.at(m=row + r, n=0)[:-1]
 
-            Finish(self.k, self.epilogue, c.memory).tile(sums, block.places, own)
+            self.finish.tile(sums, block.places, own)
 
         def keep() -> None:
             for spot, value in zip(spots, sums, strict=True):
@@ -381,31 +440,6 @@ class BatchProduct:
             block.depth.end(self.k, finish, keep)
         else:
             finish()
-
-
-def _refusal(knobs: BatchGemm, target: Target) -> str:
-    """Refuse a register tile that does not fit, or is no whole vectors."""
-    lanes = target.vector_bytes // 4
-    if knobs.panel % lanes:
-        return f"batch_gemm: expected a panel in vectors of {lanes}, got {knobs.panel}"
-    return refuse_product(knobs, target)
-
-
-def _match_tiles(work: Work, target: Target) -> list[KernelOffer]:
-    """Offer a kernel for a product of matrices that are not known when compiling."""
-    found = find_product(work)
-    if found is None or is_packed(work) or is_narrow(found.what.columns):
-        return []
-    if is_streamed(found.what, found.dtype):
-        return []
-    try:
-        knobs = BatchGemm.on(target, found.what, epilogue=found.epilogue, dtype=found.dtype)
-    except PycError:  # of halves, a depth that no panel on the stack holds
-        return []
-    return BATCH_GEMM.offer(knobs, target, found.covers, found.feeds, found.nominal)
-
-
-BATCH_GEMM = Family("batch_gemm", BatchGemm, _match_tiles, _refusal)
 
 
 @dataclass(frozen=True)
@@ -420,12 +454,20 @@ class Gemv(_Knobs, family="gemv"):
     what: Contraction
     epilogue: Pointwise = NOTHING
     at_once: int = knob(8, lambda k, _: () if k.what.transposed else (1, 2, 4, 8, 12, 16))
-    strip: int = knob(4096, lambda k, _: _strips(k), multiple=_UNIT)
-    workgroups: tuple[int, int] = knob((1, 1), lambda k, target: _stream_cuts(k, target))
+    strip: int = knob(
+        4096,
+        lambda k, _: () if k.what.transposed else below(_STRIPS, known(k.what.columns)),
+        multiple=_UNIT,
+    )
+    workgroups: tuple[int, int] = knob(
+        (1, 1),
+        lambda k, target: cuts(
+            target, prod(map(known, k.what.batch)), known(k.what.columns) // _UNIT
+        ),
+    )
     dtype: str = "f32"
 
-    def misfit(self) -> str:
-        """Return what was expected of the rows, the grid and the order of dimensions."""
+    def _misfit(self) -> str:
         what = self.what
         if not isinstance(what.rows, int) or what.rows > ROWS:
             return f"at most {ROWS} rows, a number"
@@ -439,37 +481,22 @@ class Gemv(_Knobs, family="gemv"):
     @staticmethod
     def on(target: Target, what: Contraction, **others: Any) -> "Gemv":
         """Choose the knobs for a target's registers, caches and cores; `others` are fields."""
-        rows = known(what.rows)
-        count, columns, depth = prod(map(known, what.batch)), known(what.columns), known(what.depth)
-        cores = cores_for(
-            target, 2.0 * count * rows * columns * depth, 4.0 * count * depth * columns
-        )
-        shares = cut_batch(cores, what.batch)
+        rows, columns = known(what.rows), known(what.columns)
+        cores = _Knobs.cores(target, what, prod(map(known, (*what.batch, what.depth, columns))))
+        shares = nest.cut_batch(cores, what.batch)
         across = max(1, min(cores // shares, columns // _UNIT))
         strip = max(_STRIP_LEAST, _STRIP_BYTES // (4 * rows) // _UNIT * _UNIT)
         at_once = max(1, min(8, target.vector_registers * 5 // 8 // rows))
         knobs = {"at_once": at_once, "strip": strip, "workgroups": (shares, across)}
         return Gemv(what, **{**knobs, **others})
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands a, b, the epilogue's, then c."""
-        alike = overwritable(self.epilogue, self.what.matrix[0], self.what.transposed)
-        return Kernel(name, self.matrices, lambda size: self.workgroups, self._body, alike)
+    def _in_place(self) -> tuple[tuple[str, str], ...]:
+        return nest.overwritable(self.epilogue, self.what.matrix[0], self.what.transposed)
 
-    def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
-        *reads, c = others
-        built = Stream(k, self, InKernel(k, self.epilogue, tuple(reads)))
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        built = Stream(k, self, InKernel.of(k, self.epilogue, "e", memory))
         work = built.dots if self.what.transposed else built.sums
-        Operands(k, self.what, a, b, c).each(self.workgroups[0], work)
-
-
-def _strips(knobs: Gemv) -> list[int]:
-    return [] if knobs.what.transposed else below(_STRIPS, known(knobs.what.columns))
-
-
-def _stream_cuts(knobs: Gemv, target: Target) -> list[tuple[int, ...]]:
-    what = knobs.what
-    return cuts(target, prod(map(known, what.batch)), known(what.columns) // _UNIT)
+        self._views(k, memory).each(self.workgroups[0], work)
 
 
 def is_streamed(what: Contraction, dtype: str) -> bool:
@@ -495,11 +522,10 @@ class Stream:
         return range(known(self.knobs.what.rows))
 
     def _columns(self) -> tuple[Index, Index]:
-        """Return the start and the end of this workgroup's columns."""
         columns = self.k.size(self.knobs.what.columns)
         units = columns.ceildiv(_UNIT)
-        first, end = share(self.k, 1, self.knobs.workgroups[1], units)
-        return least(first * _UNIT, columns), least(end * _UNIT, columns)
+        first, end = nest.share(self.k, 1, self.knobs.workgroups[1], units)
+        return ops.least(first * _UNIT, columns), ops.least(end * _UNIT, columns)
 
     def sums(self, views: Matrices) -> None:
         """Read B row by row: strip after strip of C, all of the depth for each."""
@@ -508,20 +534,18 @@ class Stream:
         depth = k.size(knobs.what.depth)
         whole = depth // knobs.at_once * knobs.at_once
         with k.range(first, end, knobs.strip) as start:
-            width = least(end - start, knobs.strip)
-            self._clear(views, start, width)
+            width = ops.least(end - start, knobs.strip)
+            for row in self.rows:
+
+                @k.each(width)
+                def _(at: Lanes, row: int = row) -> None:
+                    views.c.memory.store(k.vector(0.0), *views.c.at(m=row, n=at.moved(start)))
+
             with k.range(0, whole, knobs.at_once) as at:
                 self._add(views, start, width, [at + i for i in range(knobs.at_once)])
             with k.range(whole, depth) as at:
                 self._add(views, start, width, [at])
             self._finish(views, start, width)
-
-    def _clear(self, views: Matrices, start: Index, width: Index) -> None:
-        for row in self.rows:
-
-            @self.k.each(width)
-            def _(at: Lanes, row: int = row) -> None:
-                views.c.memory.store(self.k.vector(0.0), *views.c.at(m=row, n=_moved(at, start)))
 
     def _add(self, views: Matrices, start: Index, width: Index, depths: Sequence[Index]) -> None:
         """Add some rows of B, times their numbers of A, to a strip of C."""
@@ -533,12 +557,12 @@ class Stream:
 
         @self.k.each(width, unroll=2)
         def _(at: Lanes) -> None:
-            place = _moved(at, start)
+            place = at.moved(start)
             parts = [b.memory.load(*b.at(k=d, n=place)) for d in depths]
             for row in self.rows:
                 value = c.memory.load(*c.at(m=row, n=place))
                 for factor, part in zip(factors[row], parts, strict=True):
-                    value = fma(part, factor, value)
+                    value = ops.fma(part, factor, value)
                 c.memory.store(value, *c.at(m=row, n=place))
 
     def _finish(self, views: Matrices, start: Index, width: Index) -> None:
@@ -553,8 +577,8 @@ class Stream:
 
             @self.k.each(width, unroll=1 if few else 4)
             def _(at: Lanes, row: int = row, apply: Any = apply) -> None:
-                place = c.at(m=row, n=_moved(at, start))
-                c.memory.store(apply(c.memory.load(*place), _moved(at, start)), *place)
+                place = c.at(m=row, n=at.moved(start))
+                c.memory.store(apply(c.memory.load(*place), at.moved(start)), *place)
 
     def dots(self, views: Matrices) -> None:
         """Read B transposed: a vector of C from as many rows of B, row by row of A."""
@@ -570,7 +594,9 @@ class Stream:
     def _group(self, views: Matrices, start: Index, place: Lanes) -> None:
         """Compute one vector of columns; those behind the last one repeat it."""
         last = self.k.size(self.knobs.what.columns) - 1
-        columns = [least(start + i, last) if place.mask else start + i for i in range(self.k.lanes)]
+        columns = [
+            ops.least(start + i, last) if place.mask else start + i for i in range(self.k.lanes)
+        ]
         for row in self.rows:
             value = self._products(views, row, columns)
             apply = self.epilogue.row(views.c.row(m=Index.of(row)))
@@ -584,7 +610,7 @@ class Stream:
         def step(at: Lanes, kept: Sequence[Vector]) -> list[Vector]:
             x = a.memory.load(*a.at(m=row, k=at))
             rows = (b.memory.load(*b.at(n=n, k=at)) for n in columns)
-            return [fma(x, part, total) for part, total in zip(rows, kept, strict=True)]
+            return [ops.fma(x, part, total) for part, total in zip(rows, kept, strict=True)]
 
         whole = depth // k.lanes * k.lanes
         zeros = [k.vector(0.0)] * len(columns)
@@ -594,20 +620,25 @@ class Stream:
             sums = k.loop(whole, depth, k.lanes, sums)(
                 lambda at, *kept: step(k.tail(at, depth), kept)
             )
-        return tree(add, transposed(sums))
+        return ops.tree(ops.add, ops.transposed(sums))
 
 
-def _moved(at: Lanes, start: Index) -> Lanes:
-    return Lanes(start + at.start, at.mask)
-
-
-def _match_streams(work: Work, target: Target) -> list[KernelOffer]:
-    """Offer a kernel for a product of few rows and a matrix that is not known when compiling."""
+def _match(work: Work, target: Target, streams: bool) -> list[KernelOffer]:
+    """Offer a kernel for a product of matrices that are not known when compiling: of few rows, or
+    of more.
+    """
     found = find_product(work)
-    if found is None or is_packed(work) or not is_streamed(found.what, found.dtype):
+    if found is None or is_packed(work) or is_streamed(found.what, found.dtype) != streams:
         return []
-    knobs = Gemv.on(target, found.what, epilogue=found.epilogue, dtype=found.dtype)
-    return GEMV.offer(knobs, target, found.covers, found.feeds, found.nominal)
+    if not streams and is_narrow(found.what.columns):
+        return []
+    on, family = (Gemv.on, GEMV) if streams else (BatchGemm.on, BATCH_GEMM)
+    try:
+        knobs = on(target, found.what, epilogue=found.epilogue, dtype=found.dtype)
+    except PycError:  # of halves, a depth that no panel on the stack holds
+        return []
+    return family.offer(knobs, target, found.covers, found.feeds, found.nominal)
 
 
-GEMV = Family("gemv", Gemv, _match_streams)
+BATCH_GEMM = Family("batch_gemm", BatchGemm, partial(_match, streams=False))
+GEMV = Family("gemv", Gemv, partial(_match, streams=True))

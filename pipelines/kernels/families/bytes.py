@@ -14,15 +14,13 @@ import numpy as np
 
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.pipelines.kernels.families.window import ConvAxis
-from pyc_mlir.pipelines.kernels.lang.language import Build, Memory, llvm
+from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
 from pyc_mlir.pipelines.kernels.lang.narrow import NARROW, Narrow
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, Pointwise
-from pyc_mlir.pipelines.kernels.lang.stored import floats
 from pyc_mlir.pipelines.kernels.lang.tiles import COLUMNS, ROW_BYTES, ROWS, TILES, has_tiles
-from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, arith, int_vector, vector
+from pyc_mlir.pipelines.kernels.lang.values import Index, Ints, int_vector, llvm, vector
 from pyc_mlir.pipelines.kernels.match import Feed, MatrixView, find
 from pyc_mlir.pipelines.kernels.nest import Panels
-from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work
 
@@ -38,35 +36,6 @@ _INTRINSICS = {
     (MADD, 64): "llvm.x86.avx512.pmaddw.d.512",
     (MADD, 32): "llvm.x86.avx2.pmadd.wd",
 }
-
-
-class IntVector:
-    """One register of 32-bit integers."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    @staticmethod
-    def of(number: int, lanes: int) -> "IntVector":
-        """Return a constant in each lane."""
-        element = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), number)
-        kind = int_vector(lanes)
-        return IntVector(arith.constant(kind, ir.DenseElementsAttr.get_splat(kind, element)))
-
-    def __add__(self, other: "IntVector") -> "IntVector":
-        return IntVector(arith.addi(self.value, other.value))
-
-    def __sub__(self, other: "IntVector") -> "IntVector":
-        return IntVector(arith.subi(self.value, other.value))
-
-    def __mul__(self, other: "IntVector") -> "IntVector":
-        return IntVector(arith.muli(self.value, other.value))
-
-    def to_float(self) -> Vector:
-        """Return the numbers as f32, rounded above 2^24."""
-        return floats(self.value)
 
 
 def has_dot(target: Target, dot: str) -> bool:
@@ -99,55 +68,37 @@ class Dot:
         """How many words of weights there are for each four products."""
         return words_of(self.form)
 
-    def load(self, x: Memory, *place: Index) -> list[Any]:
+    def load(self, x: Memory, *place: Index) -> list[Ints]:
         """Load four neighbouring bytes of x in each lane, as `add` takes them."""
-        lanes = self.k.lanes
-        i8, i32 = (ir.IntegerType.get_signless(n) for n in (8, 32))
-        quad = x.load_as(ir.VectorType.get([QUAD], i8), *place)
-        word = vector.extract(vector.bitcast(ir.VectorType.get([1], i32), quad), [], [0])
-        whole = vector.broadcast(int_vector(lanes), word)
+        word = vector.extract(x.ints(*place, lanes=QUAD, bits=8).as_bits(32).value, [], [0])
+        whole = Ints(vector.broadcast(int_vector(self.k.lanes), word))
         if self.form == VNNI:
-            if self.signed:  # As bytes without a sign, each 128 larger.
-                whole = arith.xori(whole, IntVector.of(-0x7F7F7F80, lanes).value)
-            return [whole]
-        halves = vector.bitcast(_halves(lanes), whole)
-        eight = _splat(_halves(lanes), 8)
+            # Bytes with a sign as such without one, each 128 larger.
+            return [whole ^ -0x7F7F7F80 if self.signed else whole]
+        halves = whole.as_bits(16)
         if self.signed:
-            even = arith.shrsi(arith.shli(halves, eight), eight)
-            return [even, arith.shrsi(halves, eight)]
-        return [
-            arith.andi(halves, _splat(_halves(lanes), 255)),
-            arith.shrui(halves, eight),
-        ]
+            return [(halves << 8) >> 8, halves >> 8]
+        return [halves & 255, halves.upper(8)]
 
-    def add(self, total: IntVector, x: list[Any], weights: list[IntVector]) -> IntVector:
+    def add(self, total: Ints, x: list[Ints], weights: list[Ints]) -> Ints:
         """`total` and the four products of each lane."""
-        lanes = self.k.lanes
         if self.form == VNNI:
-            kind = ir.VectorType.get([4 * lanes], ir.IntegerType.get_signless(8))
             (own,), (other,) = x, weights
-            operands = [total.value, *(vector.bitcast(kind, v) for v in (own, other.value))]
-            return IntVector(self._call(operands))
+            return self._call(total, own.as_bits(8), other.as_bits(8))
         for own, other in zip(x, weights, strict=True):
-            half = vector.bitcast(_halves(lanes), other.value)
-            total = total + self._pairs(own, half)
+            total = total + self._pairs(own, other.as_bits(16))
         return total
 
-    def _pairs(self, a: Any, b: Any) -> IntVector:
-        """Return the sums of two products of 16-bit numbers in each lane."""
-        lanes = self.k.lanes
+    def _pairs(self, a: Ints, b: Ints) -> Ints:
         if self.form == MADD:
-            return IntVector(self._call([a, b]))
-        kind = int_vector(2 * lanes)
-        products = arith.muli(arith.extsi(kind, a), arith.extsi(kind, b))
-        even, odd = (
-            vector.shuffle(products, products, list(range(first, 2 * lanes, 2))) for first in (0, 1)
-        )
-        return IntVector(arith.addi(even, odd))
+            return self._call(a, b)
+        products, count = a.wide() * b.wide(), 2 * self.k.lanes
+        even, odd = (products.part(list(range(first, count, 2))) for first in (0, 1))
+        return even + odd
 
-    def _call(self, operands: list[Any]) -> Any:
-        name = _INTRINSICS[self.form, 4 * self.k.lanes]
-        return llvm.call_intrinsic(int_vector(self.k.lanes), name, operands, [], [])
+    def _call(self, *operands: Ints) -> Ints:
+        name, held = _INTRINSICS[self.form, 4 * self.k.lanes], [o.value for o in operands]
+        return Ints(llvm.call_intrinsic(int_vector(self.k.lanes), name, held, [], []))
 
 
 def words_of(form: str) -> int:
@@ -164,15 +115,6 @@ def words(quads: np.ndarray, form: str) -> np.ndarray:
     wide = moved.astype(np.int16)
     parts = [np.ascontiguousarray(wide[..., first::2]).view(np.int32)[..., 0] for first in (0, 1)]
     return np.stack(parts, axis=-2)
-
-
-def _halves(lanes: int) -> Any:
-    return ir.VectorType.get([2 * lanes], ir.IntegerType.get_signless(16))
-
-
-def _splat(kind: Any, number: int) -> Any:
-    element = ir.IntegerAttr.get(ir.VectorType(kind).element_type, number)
-    return arith.constant(kind, ir.DenseElementsAttr.get_splat(kind, element))
 
 
 def starts_of(channels: int, chunk: int) -> list[int]:
@@ -441,3 +383,54 @@ def after_sums(work: Work, first: int, view: MatrixView) -> AfterSums:
 def is_shifted(work: Work, zero: int) -> bool:
     """Return whether the zero point of a group's first op may be another one than 0."""
     return not (work.is_constant(zero) and work.inputs[zero].magnitude == 0)
+
+
+@dataclass(frozen=True)
+class MatchedBytes:
+    """A product or convolution of bytes x with constant weights that a group begins with.
+
+    `channels` and `filters` are the last dimensions of both, `bias` is the value that is added to
+    the sums in i32, if any.
+    """
+
+    x: int
+    weights: int
+    zero: int
+    channels: int
+    filters: int
+    bias: int | None
+    shifted: bool
+    signed: bool
+    after: AfterSums
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of knobs that say what is done around the sums."""
+        after, bias = self.after, self.bias is not None
+        return dict(
+            epilogue=after.program, result=after.result, narrow=after.narrow,
+            signed=self.signed, shifted=self.shifted, bias=bias,
+        )  # fmt: skip
+
+    def feeds(self, x: Feed, weights: Feed, sums: bool = False) -> tuple[Feed, ...]:
+        """Return the feeds of x, weights, [zero], [sums of weights], [bias] and what follows."""
+        zero = (Feed(self.zero),) * self.shifted
+        bias = () if self.bias is None else (Feed(self.bias),)
+        return (x, weights, *zero, *(weights,) * sums, *bias, *self.after.feeds)
+
+
+def find_bytes(work: Work) -> MatchedBytes | None:
+    """Return the product or convolution of bytes that a group begins with; None without one."""
+    node = work.nodes[0]
+    if node.name not in ("integer_matmul", "integer_conv2d"):
+        return None
+    x, weights, zero = node.operands
+    channels, filters = work.type(x).shape[-1], node.type.shape[-1]
+    fits = work.is_constant(weights) and work.type(weights).dtype == DTYPES["i8"]
+    if not fits or not channels or not filters:
+        return None
+    bias, first = bias_of(work, filters)
+    after = after_sums(work, first, MatrixView(node.type.shape, node.type.rank - 1))
+    signed, shifted = work.type(x).dtype == DTYPES["i8"], is_shifted(work, zero)
+    own = None if after.result == "i32" else bias
+    return MatchedBytes(x, weights, zero, channels, filters, own, shifted, signed, after)

@@ -27,39 +27,17 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.pipelines.kernels.counts import FAULTS, MOST_WORKGROUPS, Counter
-from pyc_mlir.pipelines.kernels.families import gemm
+from pyc_mlir.pipelines.kernels.counts import FAULTS, Counter, most_workgroups
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm, Product
 from pyc_mlir.pipelines.kernels.knobs import KernelKnobs
-from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang import values as ops
+from pyc_mlir.pipelines.kernels.lang.carrier import Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.values import (
-    LARGEST,
-    ROUNDING,
-    Condition,
-    Index,
-    Scalar,
-    Vector,
-    across_lanes,
-    add,
-    fma,
-    maximum,
-    square_root,
-    tree,
-    where,
-)
-from pyc_mlir.pipelines.kernels.lang.words import (
-    Word,
-    above,
-    all_lanes,
-    chosen,
-    differ,
-    exclusive_or,
-    sums_of,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Condition, Index, Ints, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match import KernelOffer
-from pyc_mlir.pipelines.kernels.nest import Depth, Panel, ProductTile
+from pyc_mlir.pipelines.kernels.nest import CHAINS, Depth, Panel, ProductTile
 from pyc_mlir.pipelines.kernels.registry import Family, operand_cost
+from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 
@@ -67,8 +45,6 @@ from pyc_mlir.pipelines.target.target import Target
 SUSPECTED, REPAIRED, LASTING = range(3)
 # For tests: row, column and, as the bits of a number, what is exchanged in the sum of that place.
 FLIP = Operand("flip", (3,))
-# Multiply-adds that must not wait for each other: latency times the units of current cores.
-_CHAINS = 8
 _TINY = 2.0**-100  # what numbers below the smallest normal one may add
 
 
@@ -170,10 +146,15 @@ class TileCheck:
         k = self.k
         products = self._products(place)
         off = self._rows(place, values, before)
-        apart = sums_of([x - p for x, p in zip(off, products, strict=True)])
-        sizes = sums_of([_squares(row) for row in _cut(values, place.height)])
-        limit = (8 * ROUNDING) ** 2 * (self.depth / 3)
-        sound = (apart * apart).at_most(sizes * limit) & sizes.at_most(LARGEST)
+        apart = ops.sums_of([x - p for x, p in zip(off, products, strict=True)])
+        sizes = ops.sums_of(
+            [
+                reduce(lambda total, v: ops.fma(v, v, total), row[1:], row[0] * row[0])
+                for row in _cut(values, place.height)
+            ]
+        )
+        limit = (8 * ops.ROUNDING) ** 2 * (self.depth / 3)
+        sound = (apart * apart).at_most(sizes * limit) & sizes.at_most(ops.LARGEST)
 
         def suspected() -> list[Vector]:
             none = [Scalar.of(0.0), Scalar.of(0.0)]
@@ -182,16 +163,20 @@ class TileCheck:
             def computed(turn: Index, *kept: Any) -> list[Any]:
                 *last, _, latest = kept
                 new = list(again())
-                return [*new, latest, chosen(differ(last, new), 1.0, 0.0)]
+                return [*new, latest, ops.differ(last, new).chosen(1.0, 0.0)]
 
             *final, first, second = computed
-            lasting = above(second, Scalar.of(0.0)) | self._damaged(place)
+            lasting = second.above(0.0) | self._damaged(place)
             lasting |= self._unexplained(final, before, products, place)
-            self._count(first, lasting)
+            stays = lasting.chosen(1.0, 0.0)
+            mended = first * (1.0 - stays)
+            self.faults.add(SUSPECTED, 1.0 - stays - mended)
+            self.faults.add(REPAIRED, mended)
+            self.faults.add(LASTING, stays)
             return final
 
         same = list(values)
-        return k.either(all_lanes(sound), same, lambda: same, suspected)
+        return k.either(sound.all(), same, lambda: same, suspected)
 
     def _products(self, place: TilePlace) -> list[Vector]:
         """Return each row of A times the panel's sums, as a vector whose lanes are to be added."""
@@ -199,7 +184,7 @@ class TileCheck:
 
         def term(row: int, at: Lanes, kept: Vector) -> Vector:
             sums = self.sums.load(Lanes(base + at.start, at.mask))
-            return fma(self._of_a(place, row, at), sums, kept)
+            return ops.fma(self._of_a(place, row, at), sums, kept)
 
         return along_depth(self.k, place.height, place.depth.length, term)
 
@@ -227,11 +212,11 @@ class TileCheck:
         |A| |B| e <= norm of A's row times norm of |B| e. Infinities and NaN are explained.
         """
         depth, panel = self.depth, self.layout.panel
-        share = (2 * depth + panel + 8) * ROUNDING
+        share = (2 * depth + panel + 8) * ops.ROUNDING
 
         def square_of(row: int, at: Lanes, kept: Vector) -> Vector:
             value = self._of_a(place, row, at)
-            return fma(value, value, kept)
+            return ops.fma(value, value, kept)
 
         squares = along_depth(self.k, place.height, place.depth.length, square_of)
         norm = self.sums.number(place.panel.number + self.layout.norms)
@@ -239,34 +224,30 @@ class TileCheck:
         found = []
         cut = _cut(before, place.height)
         for x, product, square, old in zip(off, products, squares, cut, strict=True):
-            apart = across_lanes(add, x - product)
-            size = square_root(across_lanes(add, square)) * norm
-            size += across_lanes(add, reduce(add, [maximum(v, -v) for v in old]))
-            found.append(above(maximum(apart, -apart), size * share + _TINY))
+            apart = ops.across_lanes(ops.add, x - product)
+            size = ops.square_root(ops.across_lanes(ops.add, square)) * norm
+            size += ops.across_lanes(ops.add, reduce(ops.add, [ops.maximum(v, -v) for v in old]))
+            found.append(ops.maximum(apart, -apart).above(size * share + _TINY))
         return reduce(or_, found)
 
     def _damaged(self, place: TilePlace) -> Condition:
         """Return whether the packed panel is not what it was when the program was compiled."""
         size = self.layout.depth * place.panel.width
 
-        @self.k.loop(0, size, self.k.lanes, carry=[Word.zero(self.k.lanes)])
-        def words(at: Index, total: Word) -> list[Word]:
-            return [total + Word.of(self.b.load(place.packed + at))]
+        @self.k.loop(0, size, self.k.lanes, carry=[Ints.of(0, self.k.lanes)])
+        def words(at: Index, total: Ints) -> list[Ints]:
+            return [total + self.b.load(place.packed + at).bits()]
 
-        return words[0].sum_differs(self.sums.number(place.panel.number + self.layout.words))
-
-    def _count(self, repaired: Scalar, lasting: Condition) -> None:
-        stays = chosen(lasting, 1.0, 0.0)
-        mended = repaired * (1.0 - stays)
-        for what, one in ((SUSPECTED, 1.0 - stays - mended), (REPAIRED, mended), (LASTING, stays)):
-            self.faults.add(what, one)
+        expected = self.sums.number(place.panel.number + self.layout.words)
+        wanted = ops.arith.bitcast(ir.IntegerType.get_signless(32), expected.value)
+        return Condition(ops.arith.cmpi(ops.arith.CmpIPredicate.ne, words[0].sum(), wanted))
 
 
 def along_depth(
     k: Build, height: int, length: Index, term: Callable[[int, Lanes, Vector], Vector]
 ) -> list[Vector]:
     """Add terms along the depth for each row, in partial sums enough for the units' latency."""
-    parts = max(1, _CHAINS // height)
+    parts = max(1, CHAINS // height)
 
     def turn(places: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
         new = list(kept)
@@ -277,25 +258,18 @@ def along_depth(
 
     zeros = [k.vector(0.0)] * (height * parts)
     sums = k.walk(length, parts, zeros, turn)
-    return [tree(add, list(sums[r::height])) for r in range(height)]
+    return [ops.tree(ops.add, list(sums[r::height])) for r in range(height)]
 
 
 def signed_by_lines(row: Sequence[Vector], lanes: int) -> Vector:
     """Add up a row's vectors with the signs of their lines."""
     signed = (v if i * lanes // LINE % 2 == 0 else -v for i, v in enumerate(row))
-    return reduce(add, signed)
+    return reduce(ops.add, signed)
 
 
 def _cut(values: Sequence[Vector], height: int) -> list[Sequence[Vector]]:
     width = len(values) // height
     return [values[r * width : (r + 1) * width] for r in range(height)]
-
-
-def _squares(row: Sequence[Vector]) -> Vector:
-    total = row[0] * row[0]
-    for value in row[1:]:
-        total = fma(value, value, total)
-    return total
 
 
 def flipped(flip: Memory, value: Vector, row: Index, start: Index) -> Vector:
@@ -304,7 +278,15 @@ def flipped(flip: Memory, value: Vector, row: Index, start: Index) -> Vector:
     lanes = value.lanes
     here = (Vector.counting(lanes) + start.to_float()).equals(column.across(lanes))
     here &= row.to_float().across(lanes).equals(wanted.across(lanes))
-    return where(here, exclusive_or(value, mask.across(lanes)), value)
+    return ops.where(here, (value.bits() ^ mask.across(lanes).bits()).from_bits(), value)
+
+
+def refuse_high(family: str, product: Gemm, target: Target) -> str:
+    """Refuse what `gemm` refuses, and more rows of a tile than a vector has lanes."""
+    lanes, height = target.vector_bytes // 4, product.height
+    if (reason := product.refusal(target)) or height <= lanes:
+        return reason
+    return f"{family}: expected at most {lanes} rows a tile, got {height}"
 
 
 @dataclass(frozen=True)
@@ -318,34 +300,37 @@ class CheckedGemm(KernelKnobs, family="checked_gemm"):
     product: Gemm
     injected: bool = False
 
-    def misfit(self) -> str:
-        """Return what was expected of the grid."""
-        rows, columns = self.product.workgroups
-        return f"at most {MOST_WORKGROUPS} workgroups" if rows * columns > MOST_WORKGROUPS else ""
+    def _misfit(self) -> str:
+        return most_workgroups(self.product.workgroups)
+
+    def refusal(self, target: Target) -> str:
+        """Refuse what `gemm` refuses, and tiles whose sums of rows do not lie in one vector."""
+        return refuse_high(self.family, self.product, target)
 
     @property
     def sums(self) -> PanelSums:
         """The layout of what the checks know of B."""
         return PanelSums(self.product.columns, self.product.depth, self.product.panel)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands a, b (packed), sums, the epilogue's, c, faults."""
-        plain = self.product.kernel(name)
-        a, b, *reads, c = plain.operands
+    def operands(self) -> tuple[Operand, ...]:
+        """Return a, b (packed), sums, what the epilogue reads, [flip], c, faults."""
+        a, b, *reads, c = self.product.operands()
         sums = Operand("sums", (self.sums.size,), layout=self.sums)
-        injected = (FLIP,) if self.injected else ()
-        operands = (a, b, sums, *reads, *injected, c, FAULTS)
-        return replace(plain, operands=operands, body=self._body)
+        return (a, b, sums, *reads, *(FLIP,) * self.injected, c, FAULTS)
 
-    def _body(self, k: Build, a: Memory, b: Memory, sums: Memory, *others: Memory) -> None:
-        *reads, c, faults = others
-        flip = reads.pop() if self.injected else None
-        product = self.product
+    def _in_place(self) -> tuple[tuple[str, str], ...]:
+        return self.product.kernel("c").in_place
+
+    def _grid(self, size: Any) -> tuple[int, int]:
+        return self.product.workgroups
+
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        product, a, b = self.product, memory["a"], memory["b"]
         longest = min(product.depth, product.depth_block)
-        counter = Counter.of(k, faults, product.workgroups[0])
-        check = TileCheck(k, a, b, sums, counter, self.sums, longest)
-        finish = product.finish(k, reads, c)
-        CheckedProduct(k, product, a, b, finish, check, flip).build()
+        counter = Counter.of(k, memory["faults"], product.workgroups[0])
+        check = TileCheck(k, a, b, memory["sums"], counter, self.sums, longest)
+        finish = product.finish(k, memory)
+        CheckedProduct(k, product, a, b, finish, check, memory.get("flip")).build()
 
 
 @dataclass(frozen=True)
@@ -375,14 +360,6 @@ class CheckedProduct(Product):
         )
 
 
-def _refusal(knobs: CheckedGemm, target: Target) -> str:
-    """Refuse what `gemm` refuses, and more rows of a tile than lanes: sums of rows lie in one."""
-    if reason := gemm.refusal(knobs.product, target):
-        return reason
-    lanes, height = target.vector_bytes // 4, knobs.product.height
-    return f"checked_gemm: expected at most {lanes} rows, got {height}" if height > lanes else ""
-
-
 def _cost(knobs: CheckedGemm, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Count what `gemm` counts, and the sums as constants. Checks take 3 to 5 % of the time."""
     return operand_cost(knobs.product, target, sizes) + Cost(constant_bytes=4 * knobs.sums.size)
@@ -393,16 +370,13 @@ def checked(offer: KernelOffer, target: Target) -> KernelOffer | None:
 
     Tiles that are higher than the target's vectors are made as high.
     """
-    rows, columns = offer.knobs.workgroups
-    if rows * columns > MOST_WORKGROUPS:
+    if most_workgroups(offer.knobs.workgroups):
         return None
     first, weights, *others = offer.feeds
     product = replace(offer.knobs, height=min(offer.knobs.height, target.vector_bytes // 4))
     knobs = CheckedGemm(product)
-    more = Cost(constant_bytes=4 * knobs.sums.size)
-    return replace(
-        offer, knobs=knobs, feeds=(first, weights, weights, *others), cost=offer.cost + more
-    )
+    cost = offer.cost + Cost(constant_bytes=4 * knobs.sums.size)
+    return replace(offer, knobs=knobs, feeds=(first, weights, weights, *others), cost=cost)
 
 
-FAMILY = Family("checked_gemm", CheckedGemm, refusal=_refusal, cost=_cost, checked=checked)
+FAMILY = Family("checked_gemm", CheckedGemm, cost=_cost, checked=checked)

@@ -12,21 +12,21 @@ a result of bytes is rounded and cut as the group says, four vectors at once (`n
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import product
 
 import numpy as np
 
 from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.pipelines.kernels.knobs import UNROLLS, KernelKnobs, knob, known, parts_of
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, SIZES, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.narrow import BOUNDS, NARROW, Narrow
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.lang.values import Index, least
+from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
 from pyc_mlir.pipelines.kernels.match import (
     Feed,
     KernelOffer,
@@ -84,8 +84,7 @@ class Elementwise(KernelKnobs, family="elementwise"):
     streaming: bool = knob(False, (False, True))
     dtype: str = "f32"
 
-    def misfit(self) -> str:
-        """Return what was expected of columns for streaming."""
+    def _misfit(self) -> str:
         aligned = isinstance(self.columns, int) and self.columns % LINE == 0
         wrong = self.streaming and self.rows != 1 and not aligned
         return "columns in lines of 16 for streaming" if wrong else ""
@@ -106,59 +105,51 @@ class Elementwise(KernelKnobs, family="elementwise"):
         parts = (rows_part, columns_part, unroll, streaming)
         return Elementwise(rows, columns, program, *parts, dtype)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: x, the program's reads, y."""
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x, the program's reads, y."""
         shape = (self.rows, self.columns)
         reads = self.program.operands("read", *shape)
-        operands = (Operand("x", shape), *reads, Operand("y", shape, "out"))
-        operands = in_type(operands, self.dtype)
-        pairs = zip(reads, self.program.reads, strict=True)
-        alike = ["x", *(o.name for o, read in pairs if read.is_alike(self.rows))]
-        return Kernel(name, operands, self._grid, self._body, tuple(("y", n) for n in alike))
+        return in_type((Operand("x", shape), *reads, Operand("y", shape, "out")), self.dtype)
 
-    def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index, Index]:
-        columns = size(self.columns).ceildiv(self.columns_part)
-        return columns, size(self.rows).ceildiv(self.rows_part)
+    def _in_place(self) -> tuple[tuple[str, str], ...]:
+        reads = enumerate(self.program.reads)
+        alike = (f"read{n}" for n, read in reads if read.is_alike(self.rows))
+        return tuple(("y", name) for name in ("x", *alike))
 
-    def _body(self, k: Build, x: Memory, *others: Memory) -> None:
-        k.streaming(others[-1], self.streaming, partial(self._work, k, x, others))
+    def _cut(self) -> tuple[tuple[Dim, int], ...]:
+        return (self.columns, self.columns_part), (self.rows, self.rows_part)
 
-    def _work(self, k: Build, x: Memory, others: Sequence[Memory], streaming: bool) -> None:
-        *reads, y = others
-        rows, columns = x.shape
-        start, length = self._share_of_columns(k, columns)
-        held = InKernel(k, self.program, tuple(reads))
-        first = k.workgroup(1) * self.rows_part
-        with k.range(first, least(first + self.rows_part, rows)) as i:
-            apply = held.row(i)
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        x, y = memory["x"], memory["y"]
 
-            @k.blocks(length, self.unroll)
-            def _(places: Sequence[Lanes]) -> None:
-                moved = (Lanes(start + at.start, at.mask) for at in places)
-                self._block(k, x, y, i, apply, moved, streaming)
+        def work(streaming: bool) -> None:
+            start, length = self._share_of_columns(k, x.shape[1])
+            held = InKernel.of(k, self.program, "read", memory)
+            with k.range(*self._part(k, 1)) as i:
+                apply = held.row(i)
 
-    def _block(
-        self,
-        k: Build,
-        x: Memory,
-        y: Memory,
-        i: Index,
-        apply: Callable[..., Any],
-        places: Iterable[Lanes],
-        streaming: bool,
+                @k.blocks(length, self.unroll)
+                def _(places: Sequence[Lanes]) -> None:
+                    moved = (at.moved(start) for at in places)
+                    made = ((at, apply(x.load(i, at), at)) for at in moved)
+                    self._store(k, y, i, made, streaming)
+
+        k.streaming(y, self.streaming, work)
+
+    def _store(
+        self, k: Build, y: Memory, i: Index, made: Iterator[tuple[Lanes, Vector]], streaming: bool
     ) -> None:
-        """Compute the vectors at neighbouring places of row `i`, one after the other."""
-        for at in places:
-            y.store(apply(x.load(i, at), at), i, at, streaming=streaming and at.mask is None)
+        """Store neighbouring vectors of row `i`, each once it is made."""
+        for at, value in made:
+            y.store(value, i, at, streaming=streaming and at.mask is None)
 
     def _share_of_columns(self, k: Build, columns: Index) -> tuple[Index, Index]:
-        """Return the start of this workgroup's columns, and their number."""
-        if columns.number is not None and columns.number <= self.columns_part:
+        count, part = columns.number, self.columns_part
+        if count is not None and count <= part:
             return Index.of(0), columns
-        start = k.workgroup(0) * self.columns_part
-        if columns.number is not None and columns.number % self.columns_part == 0:
-            return start, Index.of(self.columns_part)
-        return start, least(columns - start, self.columns_part)
+        start = k.workgroup(0) * part
+        whole = count is not None and count % part == 0
+        return start, Index.of(part) if whole else least(columns - start, part)
 
 
 def _parts(cores: int, rows: Dim, columns: Dim) -> tuple[int, int]:
@@ -194,8 +185,7 @@ class ByteElementwise(Elementwise, family="int8_elementwise"):
     result: str = knob("f32", among=("f32", *BOUNDS))
     narrow: Narrow = NARROW
 
-    def misfit(self) -> str:
-        """Return what was expected of the types, and of the conversion to bytes."""
+    def _misfit(self) -> str:
         if not {*self.dtypes} <= {"f32", *BOUNDS} or len(self.dtypes) != 1 + len(
             self.program.reads
         ):
@@ -203,33 +193,24 @@ class ByteElementwise(Elementwise, family="int8_elementwise"):
         wrong = self.result in BOUNDS and self.narrow.dtype != self.result
         return f"a conversion to {self.result}" if wrong else ""
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: x, the program's reads, y."""
-        plain = super().kernel(name)
-        kinds = zip(plain.operands, (*self.dtypes, self.result), strict=True)
-        operands = tuple(replace(o, dtype=dtype) for o, dtype in kinds)
-        alike = {o.name for o in operands if o.dtype == self.result}
-        pairs = tuple(pair for pair in plain.in_place if pair[1] in alike)
-        return replace(plain, operands=operands, in_place=pairs)
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x, the program's reads, y."""
+        kinds = zip(super().operands(), (*self.dtypes, self.result), strict=True)
+        return tuple(replace(o, dtype=dtype) for o, dtype in kinds)
 
-    def _block(
-        self,
-        k: Build,
-        x: Memory,
-        y: Memory,
-        i: Index,
-        apply: Callable[..., Any],
-        places: Iterable[Lanes],
-        streaming: bool,
+    def _in_place(self) -> tuple[tuple[str, str], ...]:
+        alike = {o.name for o in self.operands() if o.dtype == self.result}
+        return tuple(pair for pair in super()._in_place() if pair[1] in alike)
+
+    def _store(
+        self, k: Build, y: Memory, i: Index, made: Iterator[tuple[Lanes, Vector]], streaming: bool
     ) -> None:
-        """Compute all vectors, then store them: bytes of up to four at once."""
-        moved = list(places)
-        values = [apply(x.load(i, at), at) for at in moved]
-        if self.result in BOUNDS:
-            self.narrow.store(k, y, values, (i,), moved[0].start, mask=moved[0].mask)
-            return
-        for value, at in zip(values, moved, strict=True):
-            y.store(value, i, at)
+        """Store vectors once all are made: bytes of up to four at once."""
+        if self.result not in BOUNDS:
+            return super()._store(k, y, i, iter(list(made)), streaming)
+        places, values = zip(*made, strict=True)
+        first = places[0]
+        return self.narrow.store(k, y, values, (i,), first.start, mask=first.mask)
 
 
 def _cost(knobs: Elementwise, target: Target, sizes: Mapping[str, int]) -> Cost:
@@ -256,29 +237,30 @@ def _match(work: Work, target: Target) -> list[KernelOffer]:
     if refuse_narrow(target):
         return []
     for covers in range(len(work.nodes), 0, -1):
-        shape = work.nodes[covers - 1].type.shape
-        if 0 not in shape and work.closed(covers):
-            for own in sources(work, 0, covers):
-                for cut in range(max(1, len(shape))):
-                    view = MatrixView(shape, cut)
-                    found = None if _narrow(view) else find(work, 0, covers, own, view)
-                    if found is not None:
-                        return _offer(work, target, covers, own, view, found)
+        found = next(_programs(work, covers), None) if work.closed(covers) else None
+        if found is None:
+            continue
+        view, matched, feeds = found
+        sides = (view.rows or "m", view.columns or "n")
+        knobs = Elementwise.on(target, *sides, matched.program, float_type(work, [feeds[0].value]))
+        worth = covers == len(work.nodes) and _is_worth(work, knobs)
+        return FAMILY.offer(knobs, target, covers, feeds, _nominal(view), worth=worth)
     return []
 
 
-def _narrow(view: MatrixView) -> bool:
-    return view.rows != 1 and (view.columns or _NARROW) < _NARROW
+def _programs(
+    work: Work, covers: int
+) -> Iterator[tuple[MatrixView, MatchedProgram, tuple[Feed, ...]]]:
+    """Yield the first ops of a group as programs: on each of its inputs, as each matrix.
 
-
-def _offer(
-    work: Work, target: Target, covers: int, own: int, view: MatrixView, found: MatchedProgram
-) -> list[KernelOffer]:
-    dtype = float_type(work, [own])
-    knobs = Elementwise.on(target, view.rows or "m", view.columns or "n", found.program, dtype)
-    feeds = (Feed(own, (view.cut,)), *found.feeds)
-    worth = covers == len(work.nodes) and _is_worth(work, knobs)
-    return FAMILY.offer(knobs, target, covers, feeds, _nominal(view), worth=worth)
+    Those with short rows are left out.
+    """
+    shape = work.nodes[covers - 1].type.shape
+    views = [] if 0 in shape else [MatrixView(shape, cut) for cut in range(max(1, len(shape)))]
+    wide = [v for v in views if v.rows == 1 or (v.columns or _NARROW) >= _NARROW]
+    for own, view in product(sources(work, 0, covers), wide):
+        if found := find(work, 0, covers, own, view):
+            yield view, found, (Feed(own, (view.cut,)), *found.feeds)
 
 
 def _nominal(view: MatrixView) -> dict[str, int]:
@@ -344,15 +326,6 @@ def _largest(source: Input) -> float:
     return source.magnitude if (sizes(source.type.shape) or 0) <= _MOST_READ else math.inf
 
 
-def _least(source: Input) -> float:
-    return float(np.abs(source.array()).min(initial=math.inf)) if source.array is not None else 0.0
-
-
-def _is_whole(source: Input) -> bool:
-    numbers = source.array() if source.array is not None else np.array(0.5)
-    return bool((np.rint(numbers) == numbers).all())
-
-
 class _Floats:
     """A group on f32 under construction: `values` are those of the first one, by their numbers.
 
@@ -416,17 +389,18 @@ class _Floats:
         if not self.bounds:
             return
         x, *others = node.operands
-        constants = [self.work.inputs[v] for v in others if self.work.is_constant(v)]
+        inputs = [self.work.inputs[v] for v in others if self.work.is_constant(v)]
+        constants = [source.array() for source in inputs if source.array is not None]
         known = len(constants) == len(others)
         rule = _LARGEST.get(node.name)
-        if node.name == "div" and known and (least := _least(constants[0])):
-            rule = partial(_divided, least)
+        if node.name == "div" and known and (low := np.abs(constants[0]).min(initial=math.inf)):
+            rule = partial(_divided, float(low))
         if rule is not None and self.finite.keys() >= set(node.operands):
             size = rule(*(self.finite[v] for v in node.operands))
             if size < _HUGE:
                 self.finite[number] = size
         shifted = node.name == "add" and x in self.rounded and known
-        if node.name == "round" or (shifted and all(_is_whole(c) for c in constants)):
+        if node.name == "round" or (shifted and all((np.rint(c) == c).all() for c in constants)):
             self.rounded.add(number)
 
     def _bound(self, number: int, node: WorkOp, x: int) -> bool:
@@ -470,34 +444,16 @@ def _match_bytes(work: Work, target: Target) -> list[KernelOffer]:
     floats = None if refuse_narrow(target) else in_floats(work)
     if floats is None:
         return []
-    shape, end = work.nodes[-1].type.shape, len(floats.work.nodes)
-    if 0 in shape:
+    programs = _programs(floats.work, len(floats.work.nodes))
+    fits = (p for p in programs if all(f.value in floats.dtypes for f in p[2]))
+    found = next(fits, None)
+    if found is None:
         return []
-    for own in sources(floats.work, 0, end):
-        for cut in range(max(1, len(shape))):
-            view = MatrixView(shape, cut)
-            found = None if _narrow(view) else find(floats.work, 0, end, own, view)
-            if found is None:
-                continue
-            feeds = (Feed(own, (cut,)), *found.feeds)
-            if all(f.value in floats.dtypes for f in feeds):
-                return _offers(work, target, floats, view, found.program, feeds)
-    return []
-
-
-def _offers(
-    work: Work,
-    target: Target,
-    floats: InFloats,
-    view: MatrixView,
-    program: Pointwise,
-    feeds: tuple[Feed, ...],
-) -> list[KernelOffer]:
-    """Return the offer for a program; none where no memory is of bytes."""
+    view, matched, feeds = found
     dtypes, result = tuple(floats.dtypes[f.value] for f in feeds), floats.result
     if not {*dtypes, result} & BOUNDS.keys():
         return []
-    narrow = NARROW
+    program, narrow = matched.program, NARROW
     if result in BOUNDS:
         program, narrow = Narrow.of(program, result)
         narrow = replace(narrow, finite=False)

@@ -14,12 +14,13 @@ is read once and widened in registers. Sums are rounded to the type once, before
 rounds after each of its ops, as the model does.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from pyc_mlir.pipelines.kernels import nest
 from pyc_mlir.pipelines.kernels.knobs import (
     HEIGHTS,
     PANELS,
@@ -32,7 +33,7 @@ from pyc_mlir.pipelines.kernels.knobs import (
     one_of,
     up_to,
 )
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, least
@@ -44,25 +45,11 @@ from pyc_mlir.pipelines.kernels.nest import (
     Panels,
     ProductTile,
     Scratch,
-    bottom,
-    cores_for,
-    cut_matrix,
-    for_blocks,
-    for_bottom,
-    for_depth,
-    for_panels,
-    for_tiles,
-    matrix_rows,
-    overwritable,
-    partial_sums,
-    pitch,
-    refuse_tile,
     row_block,
-    share,
 )
-from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Family
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import Work, float_type, is_f32, nominal, sizes
+from pyc_mlir.pipelines.target.work import Work, float_type, nominal, sizes
 
 _DEPTH_LIMIT = 1024
 _STRIP_COLUMNS = 256
@@ -73,13 +60,13 @@ _HALF_BLOCKS = (48, 96, 192, 384)  # of rows, to try
 _NARROW = 5
 
 
-def _page(dtype: str) -> int:
-    """Return the numbers of a page."""
-    return _PAGE_BYTES // (2 if dtype in HALVES else 4)
+def wide_panel(target: Target) -> int:
+    """Return the columns of a panel: four vectors, two where there are fewer registers."""
+    return (4 if target.vector_registers >= 32 else 2) * target.vector_bytes // 4
 
 
-def _shares(knobs: Any, target: Target) -> list[tuple[int, ...]]:
-    return cuts(target, known(knobs.rows), knobs.panels.full)
+def _are_few(rows: Dim, most: int) -> bool:
+    return isinstance(rows, int) and rows <= most
 
 
 class PackedMatrix(KernelKnobs):
@@ -89,9 +76,26 @@ class PackedMatrix(KernelKnobs):
     columns: int
     depth: int
     epilogue: Pointwise
+    height: int
     panel: int
     workgroups: tuple[int, int]
     dtype: str = "f32"
+
+    @staticmethod
+    def chosen(target: Target, rows: Dim, columns: int, depth: int, size: int) -> dict[str, Any]:
+        """Choose what is chosen alike for numbers of B of any `size` in bytes."""
+        panel = wide_panel(target)
+        flops, read = 2.0 * known(rows) * columns * depth, float(size) * columns * depth
+        cores = nest.cores_for(target, flops, read)
+        return {
+            "panel": panel,
+            "workgroups": nest.cut_matrix(cores, rows, columns, (_HEIGHT, panel)),
+            "far": _are_few(rows, _HEIGHT) and 2 * read >= (target.l3_bytes or target.l2_bytes),
+        }
+
+    def refusal(self, target: Target) -> str:
+        """Refuse a tile whose sums, row of B and number of A do not fit the registers."""
+        return nest.refuse_tile(self.speed, self.height, self.panel, target)
 
     @property
     def panels(self) -> Panels:
@@ -103,9 +107,8 @@ class PackedMatrix(KernelKnobs):
         """Those of the product and of the epilogue."""
         return known(self.rows) * self.columns * (2.0 * self.depth + self.epilogue.flops)
 
-    @property
-    def matrices(self) -> tuple[Operand, ...]:
-        """The operands: a, b (packed), the epilogue's, then c."""
+    def operands(self) -> tuple[Operand, ...]:
+        """Return a, b (packed), what the epilogue reads, then c."""
         result = (self.rows, self.columns)
         operands = (
             Operand("a", (self.rows, self.depth)),
@@ -115,15 +118,13 @@ class PackedMatrix(KernelKnobs):
         )
         return in_type(operands, self.dtype)
 
+    def finish(self, k: Build, memory: Mapping[str, Memory]) -> Finish:
+        """Return the end of the register tiles."""
+        return Finish.of(k, self.epilogue, memory, memory["c"], self.height * self.panel)
 
-def _depth_blocks(knobs: Any, _: Target) -> list[int]:
-    whole = -(-knobs.depth // max(UNROLLS)) * max(UNROLLS)
-    return [*(b for b in _BLOCKS if b < knobs.depth), whole]
 
-
-def _few_rows(knobs: Any, _: Target) -> tuple[bool, ...]:
-    few = isinstance(knobs.rows, int) and knobs.rows <= max(HEIGHTS)
-    return (False, True) if few else ()
+def _shares(knobs: Any, target: Target) -> list[tuple[int, ...]]:
+    return cuts(target, known(knobs.rows), knobs.panels.full)
 
 
 @dataclass(frozen=True)
@@ -142,57 +143,45 @@ class Gemm(PackedMatrix, family="gemm"):
     epilogue: Pointwise = NOTHING
     height: int = knob(_HEIGHT, lambda k, _: up_to(HEIGHTS, k.rows))
     panel: int = knob(64, PANELS, multiple=LINE)
-    depth_block: int = knob(1024, _depth_blocks)
+    depth_block: int = knob(
+        1024, lambda k, _: [*below(_BLOCKS, k.depth), -(-k.depth // max(UNROLLS)) * max(UNROLLS)]
+    )
     row_block: int = knob(120, lambda k, _: below(_BLOCKS, k.rows))
     strip: int = knob(256, lambda k, _: below(_BLOCKS, k.columns))
     unroll: int = knob(_UNROLL, UNROLLS)
     workgroups: tuple[int, int] = knob((1, 1), _shares)
-    far: bool = knob(False, _few_rows)
+    far: bool = knob(False, lambda k, _: (False, True) if _are_few(k.rows, max(HEIGHTS)) else ())
 
-    def misfit(self) -> str:
-        """Return what was expected of blocks of the depth."""
+    def _misfit(self) -> str:
         return "depth_block in multiples of unroll" if self.depth_block % self.unroll else ""
 
     @staticmethod
     def on(target: Target, rows: Dim, columns: int, depth: int, **others: Any) -> "Gemm":
         """Choose the knobs for a target's registers, caches and cores; `others` are fields."""
-        vectors = 4 if target.vector_registers >= 32 else 2
-        few = isinstance(rows, int) and rows <= _HEIGHT
-        parts = 1 if few else -(-depth // _DEPTH_LIMIT)
+        parts = 1 if _are_few(rows, _HEIGHT) else -(-depth // _DEPTH_LIMIT)
         block = -(-depth // (parts * _UNROLL)) * _UNROLL
-        row_block = max(1, target.l2_bytes * 15 // 16 // (4 * block * _HEIGHT)) * _HEIGHT
-        panel = vectors * target.vector_bytes // 4
-        flops, read = 2.0 * known(rows) * columns * depth, 4.0 * columns * depth
-        cores = cores_for(target, flops, read)
-        knobs = {
-            **{"panel": panel, "depth_block": block, "row_block": row_block},
-            "strip": max(_STRIP_COLUMNS // panel, 1) * panel,
-            "workgroups": cut_matrix(cores, rows, columns, (_HEIGHT, panel)),
-            "far": few and 2 * read >= (target.l3_bytes or target.l2_bytes),
+        knobs = PackedMatrix.chosen(target, rows, columns, depth, size=4)
+        knobs |= {
+            "depth_block": block,
+            "row_block": max(1, target.l2_bytes * 15 // 16 // (4 * block * _HEIGHT)) * _HEIGHT,
+            "strip": max(_STRIP_COLUMNS // knobs["panel"], 1) * knobs["panel"],
         }
         return Gemm(rows, columns, depth, **{**knobs, **others})
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands a, b (packed), the epilogue's, then c."""
-        in_place = overwritable(self.epilogue, self.rows, self.depth <= self.depth_block)
-        return Kernel(name, self.matrices, lambda size: self.workgroups, self._body, in_place)
+    def _in_place(self) -> tuple[tuple[str, str], ...]:
+        return nest.overwritable(self.epilogue, self.rows, self.depth <= self.depth_block)
 
-    def finish(self, k: Build, reads: Sequence[Memory], c: Memory) -> Finish:
-        """Return the end of the register tiles."""
-        return Finish.of(k, self.epilogue, reads, c, self.height * self.panel)
-
-    def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
-        *reads, c = others
-        Product(k, self, a, b, self.finish(k, reads, c)).build()
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        Product(k, self, memory["a"], memory["b"], self.finish(k, memory)).build()
 
 
 @dataclass(frozen=True)
 class Strip:
-    """Neighbouring full panels, numbers `first` to `end`; or the `last` one, which is narrower."""
+    """Neighbouring panels, numbers `first` to `end`, of which `panel` makes one."""
 
     first: Index
     end: Index
-    last: bool = False
+    panel: Callable[[Index], Panel]
 
 
 @dataclass(frozen=True)
@@ -207,25 +196,25 @@ class Product:
 
     def build(self) -> None:
         """Compute this workgroup's columns: strips of full panels, then the narrower last panel."""
-        k, knobs = self.k, self.knobs
-        if knobs.panels.full:
-            first, end = share(k, 1, knobs.workgroups[1], Index.of(knobs.panels.full))
+        k, knobs, panels = self.k, self.knobs, self.knobs.panels
+
+        def work(strip: Strip) -> None:
+            nest.for_depth(k, knobs.depth, knobs.depth_block, partial(self._rows, strip))
+
+        if panels.full:
+            first, end = nest.share(k, 1, knobs.workgroups[1], Index.of(panels.full))
             step = max(1, knobs.strip // knobs.panel)
             with k.range(first, end, step) as j:
-                self._strip(Strip(j, least(j + step, end)))
-        if knobs.panels.last_width:
+                work(Strip(j, least(j + step, end), panels.at))
+        if panels.last_width:
             with k.when(k.workgroup(1).equals(knobs.workgroups[1] - 1)):
-                self._strip(Strip(Index.of(0), Index.of(1), last=True))
-
-    def _strip(self, strip: Strip) -> None:
-        knobs = self.knobs
-        for_depth(self.k, knobs.depth, knobs.depth_block, partial(self._rows, strip))
+                work(Strip(Index.of(0), Index.of(1), lambda _: panels.last()))
 
     def _rows(self, strip: Strip, depth: Depth) -> None:
         """Compute this workgroup's rows: blocks of full tiles, then what is left of the matrix."""
         k, height, rows = self.k, self.knobs.height, self.a.shape[0]
         tiles = rows // height
-        first, end = share(k, 0, self.knobs.workgroups[0], tiles)
+        first, end = nest.share(k, 0, self.knobs.workgroups[0], tiles)
         step = max(1, self.knobs.row_block // height)
         if tiles.number != 0:
             with (
@@ -233,19 +222,12 @@ class Product:
                 k.range(strip.first, strip.end) as number,
                 k.range(i, least(i + step, end)) as tile,
             ):
-                self._tile(self._panel(strip, number), depth, tile * height, height, tile - i)
-        if not bottom(rows, height):
+                self._tile(strip.panel(number), depth, tile * height, height, tile - i)
+        if not nest.bottom(rows, height):
             return
         mine = k.workgroup(0).equals(self.knobs.workgroups[0] - 1)
         with k.when(mine), k.range(strip.first, strip.end) as number:
-            panel = self._panel(strip, number)
-            for_bottom(k, rows, height, partial(self._tile, panel, depth))
-
-    def _panel(self, strip: Strip, number: Index) -> Panel:
-        knobs = self.knobs
-        if strip.last:
-            return Panel.last(knobs.panels)
-        return Panel(number, number * knobs.panel, knobs.panel)
+            nest.for_bottom(k, rows, height, partial(self._tile, strip.panel(number), depth))
 
     def _tile(
         self, panel: Panel, depth: Depth, row: Index, height: int, turn: Index | None = None
@@ -273,7 +255,7 @@ class Product:
             for (i, at), value in zip(spots, sums, strict=True):
                 c.store(value, i, at)
 
-        depth.end(k, lambda: self.finish.tile(sums, places, matrix_rows(row)), keep)
+        depth.end(k, lambda: self.finish.tile(sums, places, nest.matrix_rows(row)), keep)
 
     def _register_tile(
         self,
@@ -293,11 +275,10 @@ class Product:
         def right(v: int, at: Index) -> Vector:
             return self.b.load(offset + at * panel.width + v * k.lanes)
 
-        parts = partial_sums(knobs.rows, knobs.height, width, knobs.unroll)
+        parts = nest.partial_sums(knobs.rows, knobs.height, width, knobs.unroll)
         return ProductTile(k, height, width, knobs.unroll, left, right, ahead, parts)
 
     def _offset(self, panel: Panel, depth: Depth) -> Index:
-        """Return where the tile's numbers of B begin."""
         return panel.start(self.knobs.panels) + depth.start * panel.width
 
     def _accumulated(
@@ -322,57 +303,9 @@ class Product:
         (Zen 4): 7 % less time where B is larger than the last cache, 14 % more where it is small.
         Half of that cache is where other weights of a program may have pushed B out.
         """
-        start = offset + at * width + _page("f32")
+        start = offset + at * width + _PAGE_BYTES // 4
         for line in range(0, width * self.knobs.unroll, LINE):
             self.b.prefetch(start + line, level=1)
-
-
-def refusal(knobs: Any, target: Target) -> str:
-    """Refuse a tile whose sums, row of B and number of A do not fit the registers."""
-    if reason := refuse_narrow(target):
-        return reason
-    return refuse_tile(knobs.speed, knobs.height, knobs.panel, target)
-
-
-def match(work: Work, target: Target) -> list[KernelOffer]:
-    """Offer a product with constant weights, and as much of what follows as the epilogue can do."""
-    if not is_packed(work) or not is_f32(work, work.nodes[0].operands):
-        return []
-    return _offered(work, target, FAMILY, Gemm.on)
-
-
-def _offered(
-    work: Work, target: Target, family: Family, on: Callable[..., Any], **others: Any
-) -> list[KernelOffer]:
-    """Return the offer of a product of rows by a constant matrix that a group begins with."""
-    node = work.nodes[0]
-    a, b = (work.type(v) for v in node.operands)
-    rows, depth, columns = sizes(a.shape[:-1]), b.shape[-2], b.shape[-1]
-    if not depth or not columns or a.shape[-1] != depth or rows == 0:
-        return []
-    covers, found = longest(work, 1, MatrixView(node.type.shape, node.type.rank - 1))
-    knobs = on(target, rows or "m", columns, depth, epilogue=found.program, **others)
-    first, second = node.operands
-    feeds = (Feed.matrix(work, first), Feed(second, (b.rank - 1,)), *found.feeds)
-    return family.offer(knobs, target, covers, feeds, {"m": nominal(a.shape[:-1])})
-
-
-def is_packed(work: Work) -> bool:
-    """Return whether it is a product with one constant matrix of more than a few columns."""
-    node = work.nodes[0]
-    if node.name != "matmul" or not float_type(work, node.operands):
-        return False
-    a, b = (work.type(v) for v in node.operands)
-    constant = work.is_constant(node.operands[1]) and sizes(b.shape[:-2]) == 1
-    return constant and 2 <= b.rank <= a.rank and not is_narrow(b.shape[-1])
-
-
-def is_narrow(columns: int | str | None) -> bool:
-    """Return whether there are so few columns that most lanes of a tile would be idle."""
-    return isinstance(columns, int) and columns < _NARROW
-
-
-FAMILY = Family("gemm", Gemm, match, refusal)
 
 
 @dataclass(frozen=True)
@@ -401,23 +334,15 @@ class HalfGemm(PackedMatrix, family="half_gemm", speed="gemm"):
         target: Target, rows: Dim, columns: int, depth: int, dtype: str, **others: Any
     ) -> "HalfGemm":
         """Choose the knobs for a target's registers, caches and cores; `others` are fields."""
-        vectors = 4 if target.vector_registers >= 32 else 2
-        panel = vectors * target.vector_bytes // 4
-        flops, read = 2.0 * known(rows) * columns * depth, 2.0 * columns * depth
-        cores = cores_for(target, flops, read)
-        few = isinstance(rows, int) and rows <= _HEIGHT
-        knobs = {
-            "panel": panel,
-            "block": row_block(target, _HEIGHT, 4 * panel * depth, 4 * pitch(depth)),
-            "workgroups": cut_matrix(cores, rows, columns, (_HEIGHT, panel)),
-            "far": few and 2 * read >= (target.l3_bytes or target.l2_bytes),
-        }
+        knobs = PackedMatrix.chosen(target, rows, columns, depth, size=2)
+        held = 4 * knobs["panel"] * depth
+        knobs["block"] = row_block(target, _HEIGHT, held, 4 * nest.pitch(depth))
         return HalfGemm(rows, columns, depth, dtype, **{**knobs, **others})
 
     @property
     def few(self) -> bool:
         """True where one tile holds all rows, so that nothing is widened in memory."""
-        return isinstance(self.rows, int) and self.rows <= self.height
+        return _are_few(self.rows, self.height)
 
     @property
     def scratch(self) -> Scratch:
@@ -425,18 +350,18 @@ class HalfGemm(PackedMatrix, family="half_gemm", speed="gemm"):
         most = max(self.block, self.height)
         rows = min(most, self.rows) if isinstance(self.rows, int) else most
         panel = 0 if self.few else self.depth * self.panel
-        return Scratch(panel, rows * pitch(self.depth), self.workgroups)
+        return Scratch(panel, rows * nest.pitch(self.depth), self.workgroups)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands a, b (packed), the epilogue's, c, then scratch."""
-        operands = (*self.matrices, self.scratch.operand)
-        in_place = overwritable(self.epilogue, self.rows, once=True)
-        return Kernel(name, operands, lambda size: self.workgroups, self._body, in_place)
+    def operands(self) -> tuple[Operand, ...]:
+        """Return those of a product, then scratch memory."""
+        return (*super().operands(), self.scratch.operand)
 
-    def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
-        *reads, c, scratch = others
-        finish = Finish.of(k, self.epilogue, reads, c, self.height * self.panel)
-        HalfProduct(k, self, a, b, finish, scratch).build()
+    def _in_place(self) -> tuple[tuple[str, str], ...]:
+        return nest.overwritable(self.epilogue, self.rows)
+
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        taken = (memory["a"], memory["b"], self.finish(k, memory), memory["scratch"])
+        HalfProduct(k, self, *taken).build()
 
 
 @dataclass(frozen=True)
@@ -456,13 +381,13 @@ class HalfProduct:
         rows = self.a.shape[0]
         if rows.number is None:
             few = rows < knobs.height + 1
-            k.either(few, [], lambda: self._few(rows), lambda: self._many())
+            k.either(few, [], lambda: self._few(rows), self._many)
         elif knobs.few:
             self._few(rows)
         else:
             self._many()
 
-    def _many(self) -> list[Any]:
+    def _many(self) -> None:
         """Widen a block of rows, then panel by panel B, and run the tiles over them."""
         k, knobs, held = self.k, self.knobs, self.scratch
         start, _ = knobs.scratch.own(k)
@@ -481,21 +406,20 @@ class HalfProduct:
                     def right(v: int, at: Index) -> Vector:
                         return held.load(start + at * panel.width + v * k.lanes)
 
-                    parts = partial_sums("m", knobs.height, len(places), knobs.unroll)
+                    parts = nest.partial_sums("m", knobs.height, len(places), knobs.unroll)
                     self._tile(partial(number, row), right, places, first + row, height, parts)
 
-                for_tiles(k, count, knobs.height, tile)
+                nest.for_tiles(k, count, knobs.height, tile)
 
-            for_panels(k, knobs.panels, knobs.workgroups[1], columns)
+            nest.for_panels(k, knobs.panels, knobs.workgroups[1], columns)
 
-        for_blocks(k, knobs.rows, knobs.workgroups[0], knobs.block, block)
-        return []
+        nest.for_blocks(k, knobs.rows, knobs.workgroups[0], knobs.block, block)
 
     def _widened(self, first: Index, count: Index) -> Callable[[Index, int, Index], Scalar]:
         """Widen rows of A to scratch memory; the function of a tile's row that gives a number."""
         k, knobs, held = self.k, self.knobs, self.scratch
         start = knobs.scratch.own(k)[1]
-        apart = pitch(knobs.depth)
+        apart = nest.pitch(knobs.depth)
         with k.range(count) as row:
             begin = start + row * apart
 
@@ -505,7 +429,7 @@ class HalfProduct:
 
         return lambda row, r, at: held.number(start + (row + r) * apart + at)
 
-    def _few(self, rows: Index) -> list[Any]:
+    def _few(self, rows: Index) -> None:
         """Read B once for all rows; other workgroups along the rows have nothing to do."""
         k, knobs = self.k, self.knobs
         number = self._widened(Index.of(0), rows)
@@ -517,21 +441,20 @@ class HalfProduct:
                 return self.b.load(offset + at * panel.width + v * k.lanes)
 
             def ahead(at: Index) -> None:
-                start = offset + at * panel.width + _page(knobs.dtype)
+                start = offset + at * panel.width + _PAGE_BYTES // 2
                 for line in range(0, panel.width * knobs.unroll, 2 * LINE):
                     self.b.prefetch(start + line, level=1)
 
             def tile(row: Index, height: int) -> None:
-                parts = partial_sums(height, knobs.height, len(places), knobs.unroll)
+                parts = nest.partial_sums(height, knobs.height, len(places), knobs.unroll)
                 wanted = ahead if knobs.far else None
                 self._tile(partial(number, row), right, places, row, height, parts, wanted)
 
-            for_bottom(k, rows, knobs.height + 1, tile)
+            nest.for_bottom(k, rows, knobs.height + 1, tile)
 
         mine = knobs.workgroups[0] == 1
         with nullcontext() if mine else k.when(k.workgroup(0).equals(0)):
-            for_panels(k, knobs.panels, knobs.workgroups[1], columns)
-        return []
+            nest.for_panels(k, knobs.panels, knobs.workgroups[1], columns)
 
     def _tile(
         self,
@@ -548,16 +471,44 @@ class HalfProduct:
         tile = ProductTile(k, height, width, knobs.unroll, left, right, ahead, parts)
         zeros = [k.vector(0.0)] * (height * width)
         sums = tile.accumulate(Index.of(knobs.depth), zeros)
-        self.finish.tile(sums, places, matrix_rows(row))
+        self.finish.tile(sums, places, nest.matrix_rows(row))
 
 
-def _match_halves(work: Work, target: Target) -> list[KernelOffer]:
-    """Offer a product of halves with constant weights, with as much of the rest as fits."""
-    fits = is_packed(work) or _is_pointwise(work)
-    dtype = float_type(work, work.nodes[0].operands) if fits else ""
-    if dtype not in HALVES:
+def _match(work: Work, target: Target, halves: bool) -> list[KernelOffer]:
+    """Offer a product with constant weights, and as much of what follows as the epilogue can do.
+
+    Of halves also a 1x1 convolution of every position, NHWC.
+    """
+    node = work.nodes[0]
+    dtype = float_type(work, node.operands) if is_packed(work) or _is_pointwise(work) else ""
+    if (dtype not in HALVES) if halves else (dtype != "f32" or node.name != "matmul"):
         return []
-    return _offered(work, target, HALVES_FAMILY, HalfGemm.on, dtype=dtype)
+    a, b = (work.type(v) for v in node.operands)
+    rows, depth, columns = sizes(a.shape[:-1]), b.shape[-2], b.shape[-1]
+    if not depth or not columns or a.shape[-1] != depth or rows == 0:
+        return []
+    covers, found = longest(work, 1, MatrixView(node.type.shape, node.type.rank - 1))
+    on = partial(HalfGemm.on, dtype=dtype) if halves else Gemm.on
+    knobs = on(target, rows or "m", columns, depth, epilogue=found.program)
+    first, second = node.operands
+    feeds = (Feed.matrix(work, first), Feed(second, (b.rank - 1,)), *found.feeds)
+    family = HALVES_FAMILY if halves else FAMILY
+    return family.offer(knobs, target, covers, feeds, {"m": nominal(a.shape[:-1])})
+
+
+def is_packed(work: Work) -> bool:
+    """Return whether it is a product with one constant matrix of more than a few columns."""
+    node = work.nodes[0]
+    if node.name != "matmul" or not float_type(work, node.operands):
+        return False
+    a, b = (work.type(v) for v in node.operands)
+    constant = work.is_constant(node.operands[1]) and sizes(b.shape[:-2]) == 1
+    return constant and 2 <= b.rank <= a.rank and not is_narrow(b.shape[-1])
+
+
+def is_narrow(columns: int | str | None) -> bool:
+    """Return whether there are so few columns that most lanes of a tile would be idle."""
+    return isinstance(columns, int) and columns < _NARROW
 
 
 def _is_pointwise(work: Work) -> bool:
@@ -570,4 +521,5 @@ def _is_pointwise(work: Work) -> bool:
     return plain and w[:2] == (1, 1) and work.is_constant(node.operands[1])
 
 
-HALVES_FAMILY = Family("half_gemm", HalfGemm, _match_halves, refusal)
+FAMILY = Family("gemm", Gemm, partial(_match, halves=False))
+HALVES_FAMILY = Family("half_gemm", HalfGemm, partial(_match, halves=True))

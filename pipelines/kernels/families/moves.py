@@ -18,11 +18,10 @@ what follows; here every number is read once and written once, also where a norm
 follow the concatenation (DenseNet).
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from math import prod
 from typing import Any
 
@@ -33,11 +32,11 @@ from pyc_mlir.dialects.ops.convolution import spatial
 from pyc_mlir.dialects.ops.resize import axis_taps, phase_taps
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.kernels.knobs import UNROLLS, KernelKnobs, knob, known, parts_of, shares
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang import values as ops
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, fma, interleaved, least
-from pyc_mlir.pipelines.kernels.lang.words import transposed
+from pyc_mlir.pipelines.kernels.lang.values import Index, Vector
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
 from pyc_mlir.pipelines.kernels.nest import cores_for, share
 from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
@@ -76,16 +75,10 @@ class Transpose(KernelKnobs, family="transpose"):
     down: bool = knob(True, (False, True))
     streaming: bool = knob(False, (False, True))
 
-    def misfit(self) -> str:
-        """Return what was expected of rows for streaming."""
+    def _misfit(self) -> str:
         together = self.rows if self.inner == 1 else self.inner
         wrong = self.streaming and (isinstance(together, str) or together % _WIDEST)
         return f"rows or inner in multiples of {_WIDEST} for streaming" if wrong else ""
-
-    @property
-    def flops(self) -> int:
-        """None."""
-        return 0
 
     @staticmethod
     def on(target: Target, batch: Dim, rows: Dim, columns: Dim, inner: Dim = 1) -> "Transpose":
@@ -108,17 +101,21 @@ class Transpose(KernelKnobs, family="transpose"):
             tile = (_WIDEST, 256) if down else (256, _WIDEST)
         return Transpose(*shape, tile_rows=tile[0], tile_columns=tile[1], down=down, **others)
 
-    @property
-    def _shape(self) -> tuple[Dim, ...]:
-        shape = (self.batch, self.rows, self.columns, self.inner)
-        return shape[:3] if self.inner == 1 else shape
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x and y."""
+        inner = () if self.inner == 1 else (self.inner,)
+        x = Operand("x", (self.batch, self.rows, self.columns, *inner))
+        return x, Operand("y", (self.batch, self.columns, self.rows, *inner), "out")
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x and y."""
-        batch, rows, columns, *inner = self._shape
-        x = Operand("x", (batch, rows, columns, *inner))
-        y = Operand("y", (batch, columns, rows, *inner), "out")
-        return Kernel(name, (x, y), self._grid, self._body)
+    def refusal(self, target: Target) -> str:
+        """Refuse blocks that are mostly empty and copies of less than a vector: no gain."""
+        lanes = target.vector_bytes // 4
+        sides = (self.rows, self.columns) if self.inner == 1 else ()
+        if any(isinstance(side, int) and side < lanes for side in sides):
+            return f"transpose: expected sides of at least {lanes}, got {sides}"
+        if isinstance(self.inner, int) and 1 < self.inner < _LEAST_INNER:
+            return f"transpose: expected rows of at least {_LEAST_INNER}, got {self.inner}"
+        return ""
 
     def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index, Index]:
         """Return tiles across, and down all matrices: IREE's third dimension has 16 bits."""
@@ -126,16 +123,18 @@ class Transpose(KernelKnobs, family="transpose"):
         across = size(self.columns).ceildiv(self.tile_columns)
         return across, down * size(self.batch).ceildiv(self.batches)
 
-    def _body(self, k: Build, x: Memory, y: Memory) -> None:
-        k.streaming(y, self.streaming, partial(self._work, k, x, y))
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        x, y = memory["x"], memory["y"]
 
-    def _work(self, k: Build, x: Memory, y: Memory, streaming: bool) -> None:
-        down = x.shape[1].ceildiv(self.tile_rows)
-        first = k.workgroup(1) // down * self.batches
-        row = k.workgroup(1) % down * self.tile_rows
-        with k.range(first, least(first + self.batches, x.shape[0])) as b:
-            tile = TransposeTile(k, self, x, y, b, row, streaming)
-            tile.blocks() if self.inner == 1 else tile.copies()
+        def work(streaming: bool) -> None:
+            down = x.shape[1].ceildiv(self.tile_rows)
+            first = k.workgroup(1) // down * self.batches
+            row = k.workgroup(1) % down * self.tile_rows
+            with k.range(first, ops.least(first + self.batches, x.shape[0])) as b:
+                tile = TransposeTile(k, self, x, y, b, row, streaming)
+                tile.blocks() if self.inner == 1 else tile.copies()
+
+        k.streaming(y, self.streaming, work)
 
 
 @dataclass(frozen=True)
@@ -166,10 +165,13 @@ class TransposeTile:
         (top, bottom), (left, right) = self._span(1), self._span(2)
         low, side = (self.x.shape[d] // lanes * lanes for d in (1, 2))
         under, beside = low < bottom, side < right
-        along, across = (top, least(bottom, low)), (left, least(right, side))
+        along, across = (top, ops.least(bottom, low)), (left, ops.least(right, side))
         outer, inner = (across, along) if self.knobs.down else (along, across)
         with self._walk(*outer) as first, self._walk(*inner) as second:
-            self._whole(*((second, first) if self.knobs.down else (first, second)))
+            i, j = (second, first) if self.knobs.down else (first, second)
+            block = [self.x.load(self.b, i + r, j) for r in range(lanes)]
+            for c, column in enumerate(ops.transposed(block)):
+                self._put(column, j + c, i)
         if self._ragged(1):
             with self.k.when(under), self._walk(*across) as j:
                 self._edge(low, j)
@@ -187,22 +189,14 @@ class TransposeTile:
         if size.number is not None and size.number <= step:
             return Index.of(0), size
         first = self.row if dimension == 1 else self.k.workgroup(0) * step
-        return first, least(first + step, size)
+        return first, ops.least(first + step, size)
 
     def _ragged(self, dimension: int) -> bool:
         size = self.x.shape[dimension].number
         return size is None or size % self.k.lanes > 0
 
-    @contextmanager
-    def _walk(self, low: Index, high: Index) -> Iterator[Index]:
-        with self.k.range(low, high, self.k.lanes) as at:
-            yield at
-
-    def _whole(self, i: Index, j: Index) -> None:
-        """Move a square block from registers to registers."""
-        block = [self.x.load(self.b, i + r, j) for r in range(self.k.lanes)]
-        for c, column in enumerate(transposed(block)):
-            self._put(column, j + c, i)
+    def _walk(self, low: Index, high: Index) -> AbstractContextManager[Index]:
+        return self.k.range(low, high, self.k.lanes)
 
     def _edge(self, i: Index, j: Index) -> None:
         """Move a block of which rows or columns may be missing.
@@ -214,9 +208,9 @@ class TransposeTile:
         across, along = k.tail(j, columns), k.tail(i, rows)
         block = [k.vector(0.0)] * k.lanes
         for r in range(min(k.lanes, height or k.lanes)):
-            row = i + r if height is not None else least(i + r, rows - 1)
+            row = i + r if height is not None else ops.least(i + r, rows - 1)
             block[r] = self.x.load(self.b, row, across)
-        for c, column in enumerate(transposed(block)):
+        for c, column in enumerate(ops.transposed(block)):
             if width is None:
                 with k.when(j + c < columns):
                     self.y.store(column, self.b, j + c, along)
@@ -227,36 +221,10 @@ class TransposeTile:
         self.y.store(value, self.b, *place, streaming=self.streaming)
 
 
-def _refuse_sides(knobs: Transpose, target: Target) -> str:
-    """Refuse blocks that are mostly empty and copies of less than a vector: they gain nothing."""
-    if reason := refuse_narrow(target):
-        return reason
-    lanes = target.vector_bytes // 4
-    sides = (knobs.rows, knobs.columns) if knobs.inner == 1 else ()
-    if any(isinstance(side, int) and side < lanes for side in sides):
-        return f"transpose: expected sides of at least {lanes}, got {sides}"
-    if isinstance(knobs.inner, int) and 1 < knobs.inner < _LEAST_INNER:
-        expected = f"expected rows of at least {_LEAST_INNER}"
-        return f"transpose: {expected}, got {knobs.inner}"
-    return ""
+def exchange(shape: Shape, permutation: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """Return where two runs of neighbouring dimensions begin and end that a permutation exchanges.
 
-
-@dataclass(frozen=True)
-class _Exchange:
-    """The groups of an operand's dimensions that change places: cut before, between, after."""
-
-    cuts: tuple[int, int, int]
-
-    def groups(self, shape: Shape) -> tuple[Shape, ...]:
-        """batch, rows, columns and inner."""
-        a, b, c = self.cuts
-        return shape[:a], shape[a:b], shape[b:c], shape[c:]
-
-
-def exchange(shape: Shape, permutation: tuple[int, ...]) -> _Exchange | None:
-    """Find the two runs of neighbouring dimensions that a permutation exchanges; None for more.
-
-    Dimensions of size 1 are nowhere, so that they fit each place.
+    None where it exchanges more. Dimensions of size 1 are nowhere, so that they fit each place.
     """
     order = [p for p in permutation if shape[p] != 1]
     places = sorted(order)
@@ -268,8 +236,7 @@ def exchange(shape: Shape, permutation: tuple[int, ...]) -> _Exchange | None:
     middle = straight.index(turned[0])
     if turned != straight[middle:] + straight[:middle]:
         return None
-    last = straight[-1] + 1
-    return _Exchange((straight[0], straight[middle], last))
+    return straight[0], straight[middle], straight[-1] + 1
 
 
 def _match_transpose(work: Work, target: Target) -> list[KernelOffer]:
@@ -280,19 +247,20 @@ def _match_transpose(work: Work, target: Target) -> list[KernelOffer]:
     shape, permutation = work.type(node.operands[0]).shape, node.params["permutation"]
     # The size of a dynamic dimension is taken from the same place of the operand.
     moved = any(shape[p] is None and p != i for i, p in enumerate(permutation))
-    found = None if moved or 0 in shape else exchange(shape, permutation)
-    if found is None:
+    cuts = None if moved or 0 in shape else exchange(shape, permutation)
+    if cuts is None:
         return []
+    ends = pairwise((0, *cuts, len(shape)))
     batch, rows, columns, inner = (
-        d if (d := sizes(g)) is not None else name
-        for g, name in zip(found.groups(shape), "bmnq", strict=True)
+        d if (d := sizes(shape[a:b])) is not None else name
+        for (a, b), name in zip(ends, "bmnq", strict=True)
     )
     knobs = Transpose.on(target, batch, rows, columns, inner)
-    cuts = found.cuts if inner != 1 else found.cuts[:2]
+    cuts = cuts if inner != 1 else cuts[:2]
     return TRANSPOSE.offer(knobs, target, 1, [Feed(node.operands[0], cuts)])
 
 
-TRANSPOSE = Family("transpose", Transpose, _match_transpose, _refuse_sides)
+TRANSPOSE = Family("transpose", Transpose, _match_transpose)
 
 
 @dataclass(frozen=True)
@@ -341,8 +309,7 @@ class Resize(KernelKnobs, family="resize"):
     along: Phases
     workgroups: int = knob(1, lambda k, target: shares(target, k.rows))
 
-    def misfit(self) -> str:
-        """Return what was expected of the outputs and taps of an element."""
+    def _misfit(self) -> str:
         outputs = self.down.factor * self.along.factor
         near = max(*self.down.reach, *self.along.reach) <= _LARGEST_DISTANCE
         if outputs <= _MOST_OUTPUTS and near:
@@ -362,22 +329,15 @@ class Resize(KernelKnobs, family="resize"):
         """True where vectors run along rows."""
         return self.channels == 1 and self.along.factor == 2
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: x, y."""
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x and y."""
+        inner = () if self.is_planar else (self.channels,)
         high, wide = self.rows * self.down.factor, self.columns * self.along.factor
-        operands = (
-            Operand("x", (self.images, self.rows, self.columns, self.channels)),
-            Operand("y", (self.images, high, wide, self.channels), "out"),
-        )
-        if self.is_planar:
-            operands = (
-                Operand("x", (self.images, self.rows, self.columns)),
-                Operand("y", (self.images, high, wide), "out"),
-            )
-        return Kernel(name, operands, lambda size: (self.workgroups,), self._body)
+        x = Operand("x", (self.images, self.rows, self.columns, *inner))
+        return x, Operand("y", (self.images, high, wide, *inner), "out")
 
-    def _body(self, k: Build, x: Memory, y: Memory) -> None:
-        _Growing(k, self, x, y).build()
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        _Growing(k, self, memory["x"], memory["y"]).build()
 
 
 @dataclass(frozen=True)
@@ -439,7 +399,7 @@ class _Growing:
 
         made = _blended(knobs.down, knobs.along, load)
         for r in range(knobs.down.factor):
-            both = interleaved(made[r, 0], made[r, 1])
+            both = ops.interleaved(made[r, 0], made[r, 1])
             self.y.store(both, image, row * knobs.down.factor + r, Lanes(column * 2))
 
     def _element(self, image: Index, row: Index, column: Index) -> None:
@@ -460,8 +420,8 @@ def _clamped(at: Index, distance: int, size: int) -> Index:
     if distance == 0:
         return at
     if distance < 0:
-        return at - least(at, -distance)
-    return least(at + distance, size - 1)
+        return at - ops.least(at, -distance)
+    return ops.least(at + distance, size - 1)
 
 
 def _blended(
@@ -489,7 +449,7 @@ def _sum(terms: list[tuple[Vector, float]]) -> Vector:
     (value, weight), *others = terms
     total = value if weight == 1.0 and not others else value * weight
     for value, weight in others:
-        total = fma(value, weight, total)
+        total = ops.fma(value, weight, total)
     return total
 
 
@@ -561,8 +521,7 @@ class Concat(KernelKnobs, family="concat"):
     rows_part: int = knob(1, lambda k, target: parts_of(target, k.rows, (1, 16, 256)))
     unroll: int = knob(2, UNROLLS)
 
-    def misfit(self) -> str:
-        """Return what was expected of the parts: one at least."""
+    def _misfit(self) -> str:
         return "" if self.widths else "parts"
 
     @property
@@ -584,29 +543,25 @@ class Concat(KernelKnobs, family="concat"):
         """The length of a row of the result."""
         return sum(self.widths)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: the parts, the program's reads, y."""
+    def operands(self) -> tuple[Operand, ...]:
+        """Return the parts, the program's reads, y."""
         parts = [Operand(f"x{i}", (self.rows, w)) for i, w in enumerate(self.widths)]
         reads = self.program.operands("read", self.rows, self.columns)
-        result = Operand("y", (self.rows, self.columns), "out")
-        return Kernel(name, (*parts, *reads, result), self._grid, self._body)
+        return (*parts, *reads, Operand("y", (self.rows, self.columns), "out"))
 
-    def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index]:
-        return (size(self.rows).ceildiv(self.rows_part),)
+    def _cut(self) -> tuple[tuple[Dim, int], ...]:
+        return ((self.rows, self.rows_part),)
 
-    def _body(self, k: Build, *memory: Memory) -> None:
-        parts, others = memory[: len(self.widths)], memory[len(self.widths) :]
-        *reads, y = others
-        held = InKernel(k, self.program, tuple(reads))
-        first = k.workgroup() * self.rows_part
-        with k.range(first, least(first + self.rows_part, k.size(self.rows))) as i:
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        y, held = memory["y"], InKernel.of(k, self.program, "read", memory)
+        with k.range(*self._part(k)) as i:
             apply = held.row(i)
             starts = accumulate(self.widths, initial=0)
-            for part, width, start in zip(parts, self.widths, starts, strict=False):
+            for n, (width, start) in enumerate(zip(self.widths, starts, strict=False)):
 
                 @k.each(Index.of(width), self.unroll)
-                def _(at: Lanes, part: Memory = part, start: int = start) -> None:
-                    to = Lanes(at.start + start, at.mask)
+                def _(at: Lanes, part: Memory = memory[f"x{n}"], start: int = start) -> None:
+                    to = at.moved(start)
                     y.store(apply(part.load(i, at), to), i, to)
 
 

@@ -23,47 +23,19 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.families.bytes import QUAD, VNNI, Dot, IntVector, has_dot
+from pyc_mlir.pipelines.kernels import nest
+from pyc_mlir.pipelines.kernels.families.bytes import QUAD, VNNI, Dot, has_dot
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm, Product, Strip
 from pyc_mlir.pipelines.kernels.knobs import KernelKnobs, knob, known, shares
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory, llvm
+from pyc_mlir.pipelines.kernels.lang import values as ops
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
+from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.lang.stored import floats
-from pyc_mlir.pipelines.kernels.lang.values import (
-    Index,
-    Scalar,
-    Vector,
-    across_lanes,
-    arith,
-    f32_vector,
-    fma,
-    int_constant,
-    int_vector,
-    least,
-    math,
-    maximum,
-    tree,
-    vector,
-    where,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Index, Ints, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
-from pyc_mlir.pipelines.kernels.nest import (
-    Depth,
-    Finish,
-    Panel,
-    Panels,
-    Scratch,
-    cores_for,
-    for_panels,
-    for_tiles,
-    matrix_rows,
-    refuse_tile,
-)
+from pyc_mlir.pipelines.kernels.nest import Depth, Finish, Panel, Panels, Scratch
 from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
 from pyc_mlir.pipelines.streams.ir import ir
-from pyc_mlir.pipelines.target.cost import Cost
-from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, nominal, sizes
 
@@ -78,6 +50,8 @@ ROWS, HEIGHT = 88, 11
 _STEPS = 127
 _AHEAD = 5  # blocks
 _NIBBLES = 0x0F0F0F0F
+# The order in which the eight numbers of a word are taken out.
+_TAKEN = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 @dataclass(frozen=True)
@@ -184,9 +158,9 @@ class PackedProduct(KernelKnobs, family="packed"):
     deep: int = 1024
     table: bool = False
     rounds: bool = False
+    lays_out = False
 
-    def misfit(self) -> str:
-        """Return what was expected of the blocks, the depth, the table and rounded rows."""
+    def _misfit(self) -> str:
         blocks = self.blocks
         whole = blocks.bits in (4, 8) and blocks.block % blocks.per_word == 0
         if min(blocks.columns, blocks.depth) < 1 or not whole or blocks.depth % blocks.per_word:
@@ -210,11 +184,16 @@ class PackedProduct(KernelKnobs, family="packed"):
         made = PackedProduct(
             rows, blocks, height=height, vectors=vectors, tall=tall, deep=deep, table=table
         )
-        cores = cores_for(
+        cores = nest.cores_for(
             target, made.product_flops, blocks.bits * blocks.depth * blocks.columns / 8
         )
         shares = max(1, min(cores, blocks.words.full))
         return replace(made, **{"workgroups": shares, **others})
+
+    @property
+    def speed(self) -> str:
+        """The kind of kernel whose speed the cost model takes."""
+        return "packed.rounded" if self.rounds else "packed"
 
     def rounding(self) -> "PackedProduct":
         """Return the knobs of the same product with rounded rows.
@@ -248,12 +227,6 @@ class PackedProduct(KernelKnobs, family="packed"):
         )
 
     @property
-    def _scratch(self) -> tuple[Operand, ...]:
-        if self.rounds:
-            return RoundedRows(self.blocks, self.workgroups).operands
-        return (self.scratch.operand,) if self.many else ()
-
-    @property
     def product(self) -> Gemm:
         """The product of many rows by unpacked panels."""
         blocks = self.blocks
@@ -264,29 +237,53 @@ class PackedProduct(KernelKnobs, family="packed"):
             workgroups=(1, self.workgroups),
         )
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x, w, scale, [point], the epilogue's, y, [scratch]."""
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x, w, scale, [point], what the epilogue reads, y, scratch memory."""
         blocks, result = self.blocks, (self.rows, self.blocks.columns)
-        taken = [
+        count = self.workgroups * ROWS * blocks.count
+        scratch: tuple[Operand, ...] = (self.scratch.operand,) if self.many else ()
+        if self.rounds:
+            # Bytes of rows, a step for each block, and what sums begin with.
+            scratch = (
+                Operand("bytes", (self.workgroups * ROWS * blocks.depth,), "out", "i8"),
+                Operand("steps", (count,), "out"),
+                Operand("starts", (count,), "out", "i32"),
+            )
+        point = Operand("point", (blocks.scales.size,), dtype="i8", layout=BlockPoints(blocks))
+        return (
             Operand("x", (self.rows, blocks.depth)),
             Operand("w", (blocks.words.size,), dtype="i32", layout=BlockWords(blocks)),
             Operand("scale", (blocks.scales.size,), layout=BlockScales(blocks)),
-        ]
-        if self.shifted:
-            points = BlockPoints(blocks)
-            taken.append(Operand("point", (blocks.scales.size,), dtype="i8", layout=points))
-        taken += self.epilogue.operands("e", *result)
-        taken.append(Operand("y", result, "out"))
-        taken += self._scratch
-        return Kernel(name, tuple(taken), lambda size: (1, self.workgroups), self._body)
+            *(point,) * self.shifted,
+            *self.epilogue.operands("e", *result),
+            Operand("y", result, "out"),
+            *scratch,
+        )
 
-    def _body(self, k: Build, x: Memory, w: Memory, scale: Memory, *others: Memory) -> None:
-        count = len(self._scratch)
-        *reads, y = others[: len(others) - count]
-        scratch = others[len(others) - count :]
-        point = reads.pop(0) if self.shifted else None
-        epilogue = InKernel(k, self.epilogue, tuple(reads))
-        Unpacking(k, self, x, w, scale, point, y, epilogue, scratch).build()
+    def _grid(self, size: Any) -> tuple[int, int]:
+        return 1, self.workgroups
+
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        epilogue = InKernel.of(k, self.epilogue, "e", memory)
+        finish = Finish(k, epilogue, memory["y"])
+        if self.rounds:
+            ByteRows(k, self.blocks, self.workgroups, memory, finish).build(k.size(self.rows))
+        else:
+            Unpacking(k, self, memory, finish).build()
+
+    def refusal(self, target: Target) -> str:
+        """Refuse a missing instruction, and a tile that does not fit the registers."""
+        if self.table and not has_table(target):
+            return f"packed: expected a target with a table of f32 in a register, got {target.name}"
+        if self.rounds and not can_round(self, target):
+            return (
+                f"packed: expected a target with sums of four products of bytes, got {target.name}"
+            )
+        tiles = self.many and not self.rounds
+        if tiles and (reason := nest.refuse_tile("packed", self.tall, self.blocks.panel, target)):
+            return reason
+        needed, most = self.height * self.vectors + 2 * self.vectors, target.vector_registers
+        return f"packed: expected at most {most} registers, got {needed}" if needed > most else ""
 
 
 def _heights(knobs: PackedProduct) -> list[int]:
@@ -301,23 +298,14 @@ class Unpacking:
 
     k: Build
     knobs: PackedProduct
-    x: Memory
-    w: Memory
-    scale: Memory
-    point: Memory | None
-    y: Memory
-    epilogue: InKernel
-    scratch: Sequence[Memory]
+    memory: Mapping[str, Memory]
+    finish: Finish
 
     def build(self) -> None:
         """Compute this workgroup's columns, in the way of so many rows."""
         k, knobs = self.k, self.knobs
         rows = k.size(knobs.rows)
-        if knobs.rounds:
-            finish = Finish(k, self.epilogue, self.y)
-            taken = (self.x, self.w, self.scale, finish, self.scratch)
-            ByteRows(k, knobs.blocks, knobs.workgroups, *taken).build(rows)
-        elif rows.number is None:
+        if rows.number is None:
             with k.when(rows < knobs.height + 1):
                 self._few()
             with k.when(Index.of(knobs.height) < rows):
@@ -329,15 +317,16 @@ class Unpacking:
 
     def _many(self) -> None:
         """Run the tiles of a product over panels that are unpacked one after the other."""
-        knobs, (scratch,) = self.knobs, self.scratch
-        at, _ = knobs.scratch.own(self.k)
-        finish = replace(knobs.product.finish(self.k, (), self.y), epilogue=self.epilogue)
-        taken = (self.k, knobs.product, self.x, scratch, finish)
+        k, knobs, product, memory = self.k, self.knobs, self.knobs.product, self.memory
+        tile = product.height * product.panel
+        finish = Finish.of(k, knobs.epilogue, memory, memory["y"], tile)
+        taken = (k, product, memory["x"], memory["scratch"], finish)
+        at, _ = knobs.scratch.own(k)
         PanelProduct(*taken, unpack=self._unpack, at=at).build()
 
     def _unpack(self, panel: Panel, depth: Depth, at: Index) -> None:
         """Write the weights of a panel over a block of the depth, as f32, from `at` on."""
-        k, blocks, width, (held,) = self.k, self.knobs.blocks, panel.width, self.scratch
+        k, blocks, width, held = self.k, self.knobs.blocks, panel.width, self.memory["scratch"]
         tile = _Tile(self, panel, Index.of(0), 0, 0, width // k.lanes, single=False)
         per, length = blocks.per_word, blocks.block // blocks.per_word
         first = depth.start // per
@@ -350,20 +339,21 @@ class Unpacking:
 
     def _few(self) -> None:
         """Compute this workgroup's panels, the narrower last one in the last workgroup."""
-        for_panels(self.k, self.knobs.blocks.words, self.knobs.workgroups, self._rows)
+        nest.for_panels(self.k, self.knobs.blocks.words, self.knobs.workgroups, self._rows)
 
     def _rows(self, panel: Panel) -> None:
         """Compute all rows: a single one in a way of its own."""
         k, rows = self.k, self.k.size(self.knobs.rows)
+        tile = partial(self._tile, panel)
         if rows.number == 1:
-            self._tile(panel, Index.of(0), 1, single=True)
+            tile(Index.of(0), 1, single=True)
         elif rows.number is not None:
-            for_tiles(k, rows, self.knobs.height, partial(self._tile, panel))
+            nest.for_tiles(k, rows, self.knobs.height, tile)
         else:
             with k.when(rows.equals(1)):
-                self._tile(panel, Index.of(0), 1, single=True)
+                tile(Index.of(0), 1, single=True)
             with k.when(Index.of(1) < rows):
-                for_tiles(k, rows, self.knobs.height, partial(self._tile, panel))
+                nest.for_tiles(k, rows, self.knobs.height, tile)
 
     def _tile(self, panel: Panel, start: Index, height: int, single: bool = False) -> None:
         """Compute `height` rows of a panel, some of its vectors at a time; a single row all."""
@@ -389,7 +379,7 @@ class Unpacking:
         sums = k.loop(0, whole, 1, zeros)(lambda b, *kept: tile.block(b, length, kept))
         if rest := blocks.words.depth - whole * length:
             sums = tile.block(Index.of(whole), rest, sums)
-        Finish(k, self.epilogue, self.y).tile(sums, places, matrix_rows(start))
+        self.finish.tile(sums, places, nest.matrix_rows(start))
 
 
 @dataclass(frozen=True)
@@ -416,7 +406,7 @@ class _Tile:
         if not self.single:
             return k.loop(0, words, 1, sums)(step)
         own = k.loop(0, words, 1, [k.vector(0.0)] * self.vectors)(step)
-        return [fma(a, s, total) for a, s, total in zip(own, scales, sums, strict=True)]
+        return [ops.fma(a, s, total) for a, s, total in zip(own, scales, sums, strict=True)]
 
     @property
     def k(self) -> Build:
@@ -434,24 +424,17 @@ class _Tile:
         start = panel.start(self.blocks.scales)
         at = start + number * panel.width + self.first * k.lanes
         places = [at + v * k.lanes for v in range(self.vectors)]
-        return [self.kernel.scale.load(p) for p in places], [self._point(p) for p in places]
-
-    def _point(self, at: Index) -> Vector | None:
-        """Return what is added to the numbers of a block, whole numbers; None for nothing."""
-        point, lanes = self.kernel.point, self.k.lanes
-        if point is None:
-            return None
-        narrow = point.load_as(ir.VectorType.get([lanes], ir.IntegerType.get_signless(8)), at)
-        whole = arith.addi(arith.extsi(int_vector(lanes), narrow), int_constant(1, lanes))
-        return floats(whole)
+        points: list[Vector | None] = [None] * self.vectors
+        if point := self.kernel.memory.get("point"):
+            points = [(point.ints(p, bits=8).wide() + 1).to_float() for p in places]
+        return [self.kernel.memory["scale"].load(p) for p in places], points
 
     def numbers(self, word: Index, points: Sequence[Vector | None]) -> Iterator[list[Vector]]:
         """Yield the numbers in a word of each column, one along the depth after the other."""
         k, blocks = self.k, self.blocks
         own = self.panel.start(blocks.words)
         start = own + word * self.panel.width + self.first * k.lanes
-        kind = int_vector(k.lanes)
-        held = [self.kernel.w.load_as(kind, start + v * k.lanes) for v in range(self.vectors)]
+        held = [self.kernel.memory["w"].ints(start + v * k.lanes) for v in range(self.vectors)]
         for n in range(blocks.per_word):
             yield [self._number(w, n, p) for w, p in zip(held, points, strict=True)]
 
@@ -467,28 +450,23 @@ class _Tile:
         for n, row_of_numbers in enumerate(self.numbers(word, points)):
             depth = word * self.blocks.per_word + n
             factors = [
-                kernel.x.number(self.start + row, depth).across(k.lanes)
+                kernel.memory["x"].number(self.start + row, depth).across(k.lanes)
                 for row in range(self.height)
             ]
             for v, weight in enumerate(row_of_numbers):
                 weight = weight if self.single else weight * scales[v]
                 for row in range(self.height):
                     at = row * self.vectors + v
-                    made[at] = fma(weight, factors[row], made[at])
+                    made[at] = ops.fma(weight, factors[row], made[at])
         return made
 
-    def _number(self, words: Any, n: int, point: Vector | None) -> Vector:
-        """Return number `n` of each word, as f32."""
-        lanes, bits = self.k.lanes, self.blocks.bits
+    def _number(self, words: Ints, n: int, point: Vector | None) -> Vector:
+        bits = self.blocks.bits
         if self.kernel.knobs.table:
-            if n:
-                words = arith.shrui(words, int_constant(n * bits, lanes))
-            made = looked_up(_SIGNED, words)
+            made = looked_up(_SIGNED, words.upper(n * bits) if n else words)
         else:
-            if up := WORD - bits - n * bits:
-                words = arith.shli(words, int_constant(up, lanes))
-            whole = arith.shrsi(words, int_constant(WORD - bits, lanes))
-            made = floats(whole)
+            up = WORD - bits - n * bits
+            made = ((words << up if up else words) >> WORD - bits).to_float()
         return made if point is None else made + point
 
 
@@ -500,7 +478,7 @@ class PanelProduct(Product):
     at: Index
 
     def _rows(self, strip: Strip, depth: Depth) -> None:
-        self.unpack(self._panel(strip, strip.first), depth, self.at)
+        self.unpack(strip.panel(strip.first), depth, self.at)
         super()._rows(strip, depth)
 
     def _offset(self, panel: Panel, depth: Depth) -> Index:
@@ -511,35 +489,14 @@ class PanelProduct(Product):
 
 
 @dataclass(frozen=True)
-class RoundedRows:
-    """Scratch memory of rows: their bytes, a step for each block, and what sums begin with."""
-
-    blocks: Blocks
-    workgroups: int
-
-    @property
-    def operands(self) -> tuple[Operand, ...]:
-        """The results of the kernel that nobody reads."""
-        count = self.workgroups * ROWS * self.blocks.count
-        return (
-            Operand("bytes", (self.workgroups * ROWS * self.blocks.depth,), "out", "i8"),
-            Operand("steps", (count,), "out"),
-            Operand("starts", (count,), "out", "i32"),
-        )
-
-
-@dataclass(frozen=True)
 class ByteRows:
-    """One kernel under construction; `scratch` are the memories of `RoundedRows`."""
+    """One kernel under construction, with rows rounded to bytes in scratch memory."""
 
     k: Build
     blocks: Blocks
     workgroups: int
-    x: Memory
-    w: Memory
-    scale: Memory
+    memory: Mapping[str, Memory]
     finish: Finish
-    scratch: Sequence[Memory]
 
     def build(self, rows: Index) -> None:
         """Compute this workgroup's columns of all rows, some rows at a time."""
@@ -547,7 +504,7 @@ class ByteRows:
             self._block(Index.of(0), rows)
             return
         with self.k.range(0, rows, ROWS) as start:
-            self._block(start, least(rows - start, ROWS))
+            self._block(start, ops.least(rows - start, ROWS))
 
     def _block(self, start: Index, count: Index) -> None:
         k, words = self.k, self.blocks.words
@@ -556,53 +513,44 @@ class ByteRows:
 
         def work(panel: Panel) -> None:
             for v, at in enumerate(panel.places(k)):
-                for_tiles(k, count, HEIGHT, partial(self._tile, start, panel, v, at))
+                nest.for_tiles(k, count, HEIGHT, partial(self._tile, start, panel, v, at))
 
-        for_panels(k, words, self.workgroups, work)
+        nest.for_panels(k, words, self.workgroups, work)
 
     def _tile_at(self, row: Index) -> Index:
         """Return the number of the register tile with a row, over all workgroups."""
         return self.k.workgroup(1) * (ROWS // HEIGHT) + row // HEIGHT
 
     def _round(self, start: Index, row: Index, block: Index) -> None:
-        """Round a block of a row to bytes."""
-        k, blocks, lanes = self.k, self.blocks, self.k.lanes
-        held, steps, starts = self.scratch
-        i8, i32 = (ir.IntegerType.get_signless(n) for n in (8, 32))
-        quad = ir.VectorType.get([QUAD], i8)
+        k, blocks, lanes, memory = self.k, self.blocks, self.k.lanes, self.memory
         first = block * blocks.block
-        values = [self.x.load(start + row, first + v) for v in range(0, blocks.block, lanes)]
-        greatest = across_lanes(maximum, tree(maximum, [maximum(v, -v) for v in values]))
+        values = [memory["x"].load(start + row, first + v) for v in range(0, blocks.block, lanes)]
+        greatest = ops.across_lanes(
+            ops.maximum, ops.tree(ops.maximum, [ops.maximum(v, -v) for v in values])
+        )
         size = greatest.across(lanes)
-        inverse = where(size > 0.0, k.vector(float(_STEPS)) / size, 0.0)
-        near = [math.roundeven((v * inverse).value) for v in values]
-        wide = [arith.fptosi(int_vector(lanes), v) for v in near]
+        inverse = ops.where(size > 0.0, k.vector(float(_STEPS)) / size, 0.0)
+        wide = [Vector(ops.math.roundeven((v * inverse).value)).whole() for v in values]
         tile, inner = self._tile_at(row), row % HEIGHT
         for n, whole in enumerate(wide):
-            ordered = self._ordered(whole)
+            small = whole.cut(8)
+            if blocks.per_word > QUAD:
+                small = small.part([g + i for g in range(0, lanes, 8) for i in _TAKEN])
             for q in range(0, lanes, QUAD):
                 at = (tile * blocks.depth + first + (n * lanes + q)) * HEIGHT + inner * QUAD
-                held.store_as(vector.extract_strided_slice(quad, ordered, [q], [QUAD], [1]), at)
-        total = tree(arith.addi, wide)
-        sum_ = vector.reduction(i32, vector.CombiningKind.ADD, total)
-        begin = arith.muli(sum_, arith.constant(i32, -blocks.sign))
+                kind = ops.int_vector(QUAD, 8)
+                quad = ops.vector.extract_strided_slice(kind, small.value, [q], [QUAD], [1])
+                memory["bytes"].store_as(quad, at)
+        i32 = ir.IntegerType.get_signless(32)
+        begin = ops.arith.muli(ops.tree(ops.add, wide).sum(), ops.arith.constant(i32, -blocks.sign))
         place = (tile * blocks.count + block) * HEIGHT + inner
-        steps.put(greatest * (1.0 / _STEPS), place)
-        starts.put(Scalar(begin), place)
-
-    def _ordered(self, whole: Any) -> Any:
-        """Return a vector as bytes, in the order in which the numbers of a word are taken out."""
-        lanes = self.k.lanes
-        small = arith.trunci(ir.VectorType.get([lanes], ir.IntegerType.get_signless(8)), whole)
-        if self.blocks.per_word == QUAD:
-            return small
-        order = [g + i for g in range(0, lanes, 8) for i in (0, 2, 4, 6, 1, 3, 5, 7)]
-        return vector.shuffle(small, small, order)
+        memory["steps"].put(greatest * (1.0 / _STEPS), place)
+        memory["starts"].put(Scalar(begin), place)
 
     def _tile(self, start: Index, panel: Panel, v: int, at: Lanes, row: Index, height: int) -> None:
         """Compute `height` rows of vector `v` of a panel."""
         k, blocks = self.k, self.blocks
-        _, steps, starts = self.scratch
+        steps, starts = self.memory["steps"], self.memory["starts"]
         words, length = blocks.words, blocks.block // blocks.per_word
         width = panel.width
         scales = panel.column * blocks.scales.depth + v * k.lanes
@@ -613,56 +561,41 @@ class ByteRows:
 
         def block(number: Index, *kept: Vector) -> list[Vector]:
             facts = (tile * blocks.count + number) * HEIGHT + inner
-            begin = [self._start(starts, facts + r) for r in range(height)]
+            begin = [starts.one(facts + r) for r in range(height)]
 
-            def word(n: Index, *sums: IntVector) -> list[IntVector]:
+            def word(n: Index, *sums: Ints) -> list[Ints]:
                 first = tile * blocks.depth + number * blocks.block + n * blocks.per_word
                 numbers = first * HEIGHT + inner * QUAD
                 return self._word(packed + (number * length + n) * width, numbers, sums)
 
             for n in range(length):  # Lines far apart, which the hardware does not foresee.
-                self.w.prefetch(packed + ((number + _AHEAD) * length + n) * width)
+                self.memory["w"].prefetch(packed + ((number + _AHEAD) * length + n) * width)
             sums = k.loop(0, length, 1, begin)(word)
-            scale = self.scale.load(scales + number * width)
+            scale = self.memory["scale"].load(scales + number * width)
             made = []
             for r, (total, before) in enumerate(zip(sums, kept, strict=True)):
                 step = steps.number(facts + r).across(k.lanes)
-                made.append(fma(total.to_float(), scale * step, before))
+                made.append(ops.fma(total.to_float(), scale * step, before))
             return made
 
         sums = k.loop(0, blocks.count, 1, [k.vector(0.0)] * height)(block)
-        self.finish.tile(sums, [at], matrix_rows(start + row))
+        self.finish.tile(sums, [at], nest.matrix_rows(start + row))
 
-    def _start(self, starts: Memory, place: Index) -> IntVector:
-        """Return what the sums of a block begin with, in each lane."""
-        one = starts.load_as(ir.VectorType.get([1], ir.IntegerType.get_signless(32)), place)
-        return IntVector(vector.broadcast(int_vector(self.k.lanes), vector.extract(one, [], [0])))
-
-    def _word(self, place: Index, first: Index, sums: Sequence[IntVector]) -> list[IntVector]:
+    def _word(self, place: Index, first: Index, sums: Sequence[Ints]) -> list[Ints]:
         """Add the products of the numbers in a word of each column, with those from `first` on."""
-        k, blocks, held = self.k, self.blocks, self.scratch[0]
-        dot, made = Dot(k, VNNI, signed=False), list(sums)
-        kind = int_vector(k.lanes)
-        flip = int_constant(_repeated(blocks.sign, blocks.bits), k.lanes)
-        whole = arith.xori(self.w.load_as(kind, place), flip)
+        k, blocks, made = self.k, self.blocks, list(sums)
+        dot = Dot(k, VNNI, signed=False)
+        flips = sum(blocks.sign << at for at in range(0, WORD, blocks.bits))
+        whole = self.memory["w"].ints(place) ^ flips - (1 << WORD)
         parts = [whole]
         if blocks.per_word > QUAD:
-            low = int_constant(_NIBBLES, k.lanes)
-            parts = [
-                arith.andi(p, low) for p in (whole, arith.shrui(whole, int_constant(4, k.lanes)))
-            ]
+            parts = [whole & _NIBBLES, whole.upper(4) & _NIBBLES]
         for i, part in enumerate(parts):
             for r in range(len(made)):
-                (own,) = dot.load(held, first + (i * HEIGHT + r) * QUAD)
+                own = dot.load(self.memory["bytes"], first + (i * HEIGHT + r) * QUAD)
                 # The weights are the operand without a sign.
-                made[r] = dot.add(made[r], [part], [IntVector(own)])
+                made[r] = dot.add(made[r], [part], own)
         return made
-
-
-def _repeated(number: int, bits: int) -> int:
-    """Return a word with a number of so many bits in each place, as i32."""
-    whole = sum(number << at for at in range(0, 32, bits))
-    return whole - (1 << 32) if whole >> 31 else whole
 
 
 def fits(blocks: Blocks, lanes: int) -> bool:
@@ -680,42 +613,11 @@ def has_table(target: Target) -> bool:
     return target.vector_bytes == _TABLE_BYTES
 
 
-def looked_up(table: Sequence[float], places: Any) -> Vector:
+def looked_up(table: Sequence[float], places: Ints) -> Vector:
     """Return the numbers of a table of sixteen at the lowest four bits of each lane."""
-    kind, lanes = f32_vector(len(table)), len(table)
-    numbers = [ir.FloatAttr.get(ir.F32Type.get(), number) for number in table]
-    held = arith.constant(kind, ir.DenseElementsAttr.get(numbers, kind))
-    name = "llvm.x86.avx512.permvar.sf.512"
-    return Vector(llvm.call_intrinsic(f32_vector(lanes), name, [held, places], [], []))
-
-
-def _refusal(knobs: PackedProduct, target: Target) -> str:
-    """Return the reason against knobs: a tile that does not fit the registers."""
-    if reason := refuse_narrow(target):
-        return reason
-    if knobs.table and not has_table(target):
-        return f"packed: expected a target with a table of f32 in a register, got {target.name}"
-    if knobs.rounds and not can_round(knobs, target):
-        return f"packed: expected a target with sums of four products of bytes, got {target.name}"
-    if (
-        knobs.many
-        and not knobs.rounds
-        and (reason := refuse_tile("packed", knobs.tall, knobs.blocks.panel, target))
-    ):
-        return reason
-    needed = knobs.height * knobs.vectors + 2 * knobs.vectors
-    if needed > target.vector_registers:
-        return f"packed: expected at most {target.vector_registers} registers, got {needed}"
-    return ""
-
-
-def _cost(knobs: PackedProduct, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Count each tensor as crossing memory once; weights are read packed."""
-    own = knobs.at(sizes)
-    traffic = sum(o.nbytes for o in own.kernel("k").operands_of_work)
-    return CostModel(target).kernel(
-        "packed.rounded" if own.rounds else "packed", own.flops, traffic
-    )
+    operands = [Vector.holding(table).value, places.value]
+    name, kind = "llvm.x86.avx512.permvar.sf.512", ops.f32_vector(len(table))
+    return Vector(ops.llvm.call_intrinsic(kind, name, operands, [], []))
 
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
@@ -751,4 +653,4 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     return FAMILY.offer(knobs, target, covers, own, {"m": nominal(shape[:-1])})
 
 
-FAMILY = Family("packed", PackedProduct, match, _refusal, _cost)
+FAMILY = Family("packed", PackedProduct, match)

@@ -17,7 +17,7 @@ in f32, exactly, since a chunk is short.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,30 +30,21 @@ from pyc_mlir.pipelines.kernels.knobs import (
     one_of,
     parts_of,
 )
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang import values as ops
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.values import (
-    Index,
-    Scalar,
-    Vector,
-    add,
-    least,
-    maximum,
-    minimum,
-    smaller,
-    where,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer
-from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import Family
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, WorkOp, is_f32, nominal, sizes
 
 # name -> (how two numbers combine, what they start from); a mean is a sum, divided at the end.
 REDUCTIONS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
-    "sum": (add, 0.0),
-    "mean": (add, 0.0),
-    "max": (maximum, -math.inf),
-    "min": (minimum, math.inf),
+    "sum": (ops.add, 0.0),
+    "mean": (ops.add, 0.0),
+    "max": (ops.maximum, -math.inf),
+    "min": (ops.minimum, math.inf),
 }
 
 
@@ -119,8 +110,7 @@ class Columns(KernelKnobs, family="columns"):
     unroll: int = knob(4, UNROLLS)
     registers: bool = knob(False, (False, True))
 
-    def misfit(self) -> str:
-        """Return what was expected of results in registers: they are one strip."""
+    def _misfit(self) -> str:
         wide = isinstance(self.columns, str) or self.columns > self.strip
         return "columns in one strip, to be kept in registers" if self.registers and wide else ""
 
@@ -148,19 +138,25 @@ class Columns(KernelKnobs, family="columns"):
         """One operation a number."""
         return known(self.outer) * known(self.reduced) * known(self.columns)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x and y."""
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x and y."""
         x = Operand("x", (self.outer, self.reduced, self.columns))
-        y = Operand("y", (self.outer, self.columns), "out")
-        return Kernel(name, (x, y), self._grid, self._body)
+        return x, Operand("y", (self.outer, self.columns), "out")
 
-    def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index, Index]:
-        return size(self.columns).ceildiv(self.strip), size(self.outer).ceildiv(self.outers)
+    def refusal(self, target: Target) -> str:
+        """Refuse results in registers that do not fit them."""
+        if self.registers and isinstance(self.columns, int):
+            vectors = -(-4 * self.columns // target.vector_bytes)
+            if vectors > FEW:
+                return f"columns: expected at most {FEW} vectors in registers, got {vectors}"
+        return ""
 
-    def _body(self, k: Build, x: Memory, y: Memory) -> None:
-        first = k.workgroup(1) * self.outers
-        with k.range(first, least(first + self.outers, x.shape[0])) as o:
-            panel = ColumnStrip(k, self, x, y, o)
+    def _cut(self) -> tuple[tuple[Dim, int], ...]:
+        return (self.columns, self.strip), (self.outer, self.outers)
+
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        with k.range(*self._part(k, 1)) as o:
+            panel = ColumnStrip(k, self, memory["x"], memory["y"], o)
             panel.in_registers() if self.registers else panel.in_memory()
 
 
@@ -222,11 +218,11 @@ class ColumnStrip:
         one = columns.number is not None and columns.number <= strip
         first = Index.of(0) if one else self.k.workgroup() * strip
         whole = columns.number is not None and columns.number % strip == 0
-        width = columns if one else Index.of(strip) if whole else least(columns - first, strip)
+        width = columns if one else Index.of(strip) if whole else ops.least(columns - first, strip)
 
         @self.k.blocks(width, self.knobs.unroll)
         def _(block: Sequence[Lanes]) -> None:
-            places = [Lanes(first + at.start, at.mask) for at in block]
+            places = [at.moved(first) for at in block]
             for at, value in zip(places, values(places), strict=True):
                 self.y.store(value, self.outer, at)
 
@@ -257,17 +253,6 @@ class ColumnStrip:
         return total / self.x.shape[1].to_float()
 
 
-def _refuse_columns(knobs: Columns, target: Target) -> str:
-    """Refuse results in registers that do not fit them."""
-    if reason := refuse_narrow(target):
-        return reason
-    if knobs.registers and isinstance(knobs.columns, int):
-        vectors = -(-4 * knobs.columns // target.vector_bytes)
-        if vectors > FEW:
-            return f"columns: expected at most {FEW} vectors in registers, got {vectors}"
-    return ""
-
-
 def _match_columns(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a kernel for the first op of a group, a reduction of leading or middle dimensions."""
     found = span(work, work.nodes[0])
@@ -285,7 +270,7 @@ def _match_columns(work: Work, target: Target) -> list[KernelOffer]:
     return COLUMNS.offer(knobs, target, 1, [Feed(value, found.cuts)])
 
 
-COLUMNS = Family("columns", Columns, _match_columns, _refuse_columns)
+COLUMNS = Family("columns", Columns, _match_columns)
 
 
 @dataclass(frozen=True)
@@ -308,30 +293,27 @@ class FullReduce(KernelKnobs, family="full_reduce"):
         """One operation a number."""
         return known(self.rows) * known(self.numbers)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x and y."""
-        x = Operand("x", (self.rows, self.numbers))
-        y = Operand("y", (self.rows, 1), "out")
-        return Kernel(name, (x, y), self._grid, self._body)
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x and y."""
+        return Operand("x", (self.rows, self.numbers)), Operand("y", (self.rows, 1), "out")
 
-    def _grid(self, size: Callable[[Dim], Index]) -> tuple[int, Index]:
-        return 1, size(self.rows).ceildiv(self.rows_per_workgroup)
+    def _cut(self) -> tuple[tuple[Dim, int], ...]:
+        return (1, 1), (self.rows, self.rows_per_workgroup)
 
-    def _body(self, k: Build, x: Memory, y: Memory) -> None:
-        rows, numbers = x.shape
-        first = k.workgroup(1) * self.rows_per_workgroup
-        with k.range(first, least(first + self.rows_per_workgroup, rows)) as i:
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        x = memory["x"]
+        with k.range(*self._part(k, 1)) as i:
             total = self._total(k, x, i)
-            y.put(total / numbers.to_float() if self.operation == "mean" else total, i, 0)
+            mean = self.operation == "mean"
+            memory["y"].put(total / x.shape[1].to_float() if mean else total, i, 0)
 
     def _total(self, k: Build, x: Memory, i: Index) -> Scalar:
-        """Fold the numbers of row `i`: chunk by chunk, then what is left."""
         combine, identity = REDUCTIONS[self.operation]
 
         def chunk(at: Index, width: Index, total: Scalar) -> list[Any]:
             @k.fold(width, combine, identity, self.unroll)
             def more(lanes: Lanes) -> Vector:
-                return x.load(i, Lanes(at + lanes.start, lanes.mask))
+                return x.load(i, lanes.moved(at))
 
             return [combine(total, more)]
 
@@ -354,7 +336,9 @@ def _match_full(work: Work, target: Target) -> list[KernelOffer]:
     if found is None:
         return []
     shape = work.type(node.operands[0]).shape
-    if sizes(shape[found.last :]) != 1 or _is_short(shape, found.first, target):
+    last = shape[-1]
+    short = found.first == len(shape) - 1 and last is not None and 4 * last <= target.l2_bytes
+    if short or sizes(shape[found.last :]) != 1:
         return []
     before, reduced = shape[: found.first], shape[found.first :]
     rows, numbers = sizes(before), sizes(reduced)
@@ -362,12 +346,6 @@ def _match_full(work: Work, target: Target) -> list[KernelOffer]:
     names = ("m" if rows is None else rows, "n" if numbers is None else numbers)
     knobs = FullReduce(found.operation, *names, rows_per_workgroup=share)
     return FULL_REDUCE.offer(knobs, target, 1, [Feed(node.operands[0], (found.first,))])
-
-
-def _is_short(shape: tuple[int | None, ...], first: int, target: Target) -> bool:
-    """Return whether only the last dimension is reduced, and the second-level cache holds it."""
-    last = shape[-1]
-    return first == len(shape) - 1 and last is not None and 4 * last <= target.l2_bytes
 
 
 FULL_REDUCE = Family("full_reduce", FullReduce, _match_full)
@@ -391,19 +369,17 @@ class Argmax(KernelKnobs, family="argmax"):
         """A comparison that heeds NaN takes three."""
         return 3 * known(self.rows) * known(self.columns)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x and y."""
-        x = Operand("x", (self.rows, self.columns))
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x and y."""
         y = Operand("y", (self.rows,), "out", dtype="i64")
-        return Kernel(name, (x, y), self._grid, self._body)
+        return Operand("x", (self.rows, self.columns)), y
 
-    def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index]:
-        return (size(self.rows).ceildiv(self.rows_per_workgroup),)
+    def _cut(self) -> tuple[tuple[Dim, int], ...]:
+        return ((self.rows, self.rows_per_workgroup),)
 
-    def _body(self, k: Build, x: Memory, y: Memory) -> None:
-        first = k.workgroup() * self.rows_per_workgroup
-        with k.range(first, least(first + self.rows_per_workgroup, x.shape[0])) as i:
-            y.put_index(Search(k, self, x, i).place(), i)
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        with k.range(*self._part(k)) as i:
+            memory["y"].put_index(Search(k, self, memory["x"], i).place(), i)
 
 
 @dataclass(frozen=True)
@@ -431,7 +407,7 @@ class Search:
         best, place = found
         assert isinstance(best, Scalar) and isinstance(place, Index)
 
-        @self.k.fold(width, maximum, -math.inf, self.knobs.unroll)
+        @self.k.fold(width, ops.maximum, -math.inf, self.knobs.unroll)
         def peak(at: Lanes) -> Vector:
             return self._load(start, at)
 
@@ -445,16 +421,16 @@ class Search:
     def _find(self, start: Index, width: Index, peak: Scalar) -> Index:
         """Return the first place of `peak` in a chunk; with a NaN in it, `peak` is NaN."""
 
-        @self.k.fold(width, smaller, math.inf, self.knobs.unroll)
+        @self.k.fold(width, ops.smaller, math.inf, self.knobs.unroll)
         def first(at: Lanes) -> Vector:
             x = self._load(start, at)
             places = Vector.counting(self.k.lanes) + at.start.to_float()
-            return where(x.equals(peak) | x.is_nan(), places, math.inf)
+            return ops.where(x.equals(peak) | x.is_nan(), places, math.inf)
 
         return first.to_index()
 
     def _load(self, start: Index, at: Lanes) -> Vector:
-        return self.x.load(self.i, Lanes(start + at.start, at.mask))
+        return self.x.load(self.i, at.moved(start))
 
 
 def _match_argmax(work: Work, target: Target) -> list[KernelOffer]:

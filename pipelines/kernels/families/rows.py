@@ -9,8 +9,7 @@ error and is no faster, since a row is in cache.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,20 +18,12 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.kernels.families.reduce import REDUCTIONS
 from pyc_mlir.pipelines.kernels.knobs import UNROLLS, KernelKnobs, knob, known, one_of, parts_of
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
+from pyc_mlir.pipelines.kernels.lang import values as ops
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.functions import exp_nonpositive, log
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.lang.values import (
-    Index,
-    Scalar,
-    Vector,
-    add,
-    fma,
-    larger,
-    least,
-    square_root,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match import (
     Feed,
     KernelOffer,
@@ -43,9 +34,7 @@ from pyc_mlir.pipelines.kernels.match import (
     sources,
 )
 from pyc_mlir.pipelines.kernels.nest import local
-from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
-from pyc_mlir.pipelines.target.cost import Cost
-from pyc_mlir.pipelines.target.cost_model import CostModel
+from pyc_mlir.pipelines.kernels.registry import Family
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, WorkOp, float_type, nominal
 
@@ -79,9 +68,9 @@ class Rows(KernelKnobs, family="rows"):
     prologue: Pointwise = NOTHING
     epilogue: Pointwise = NOTHING
     dtype: str = "f32"
+    small = ("scale", "shift")
 
-    def misfit(self) -> str:
-        """Return what was expected of an epsilon, of rows of halves, and of reductions."""
+    def _misfit(self) -> str:
         if not math.isfinite(self.epsilon):
             return "a finite epsilon"
         if self.dtype in HALVES and not (isinstance(self.columns, int) and self.columns <= WIDENED):
@@ -103,24 +92,18 @@ class Rows(KernelKnobs, family="rows"):
         knobs = {"unroll": 1 if few else 4, "ahead": 0 if operation == "layernorm" else 2}
         return Rows(operation, rows, columns, **{**knobs, **others})
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: x, the prologue's reads, scale, shift, the epilogue's, y."""
-        pairs = tuple(("y", name) for name in self._overwritable())
-        return Kernel(name, self._operands(), self._grid, self._body, pairs)
+    @property
+    def flops(self) -> float:
+        """Those of the op, and of the programs."""
+        rows, columns = known(self.rows), known(self.columns)
+        reduces = self.operation in REDUCTIONS
+        matrix = TensorType((rows, columns), np.dtype(np.float32))
+        made = matrix.elements if reduces else OPS[self.operation].flops([matrix], matrix)
+        across = 1 if reduces else columns
+        return made + rows * (self.prologue.flops * columns + self.epilogue.flops * across)
 
-    def _overwritable(self) -> list[str]:
-        """Return the inputs whose memory y may be: none is read once y has its own number.
-
-        Where y holds what is not the result yet, the epilogue's reads must stay until the end.
-        """
-        if self.operation in REDUCTIONS:
-            return []
-        held = self.operation == "softmax" or bool(self.prologue.steps)
-        programs = {"before": self.prologue, "after": NOTHING if held else self.epilogue}
-        reads = {f"{p}{n}": r for p, of in programs.items() for n, r in enumerate(of.reads)}
-        return ["x", *(name for name, read in reads.items() if read.is_alike(self.rows))]
-
-    def _operands(self) -> tuple[Operand, ...]:
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x, the prologue's reads, scale, shift, the epilogue's, y."""
         shape = (self.rows, self.columns)
         reduces = self.operation in REDUCTIONS
         inputs = (
@@ -131,20 +114,37 @@ class Rows(KernelKnobs, family="rows"):
         result = Operand("y", shape[: 2 - reduces], "out")
         return in_type((Operand("x", shape), *inputs, result), self.dtype)
 
-    def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index]:
-        return (size(self.rows).ceildiv(self.rows_per_workgroup),)
+    def refusal(self, target: Target) -> str:
+        """Refuse rows that no cache holds: they would be read from memory several times."""
+        columns = self.columns
+        if isinstance(columns, int) and 4 * columns > target.l2_bytes:
+            expected = f"expected rows of at most {target.l2_bytes} bytes (L2)"
+            return f"{self.operation}: {expected}, got {4 * columns}"
+        return ""
 
-    def _body(self, k: Build, x: Memory, *others: Memory) -> None:
-        rest = iter(others)
-        before = InKernel(k, self.prologue, tuple(islice(rest, len(self.prologue.reads))))
-        weights = tuple(islice(rest, len(WEIGHTS.get(self.operation, ()))))
-        after = InKernel(k, self.epilogue, tuple(islice(rest, len(self.epilogue.reads))))
-        y = next(rest)
-        rows = x.shape[0]
+    def _in_place(self) -> tuple[tuple[str, str], ...]:
+        """Return inputs whose memory y may be: none is read once y has its own number.
+
+        Where y holds what is not the result yet, the epilogue's reads must stay until the end.
+        """
+        if self.operation in REDUCTIONS:
+            return ()
+        held = self.operation == "softmax" or bool(self.prologue.steps)
+        programs = {"before": self.prologue, "after": NOTHING if held else self.epilogue}
+        reads = {f"{p}{n}": r for p, of in programs.items() for n, r in enumerate(of.reads)}
+        alike = (name for name, read in reads.items() if read.is_alike(self.rows))
+        return tuple(("y", name) for name in ("x", *alike))
+
+    def _cut(self) -> tuple[tuple[Dim, int], ...]:
+        return ((self.rows, self.rows_per_workgroup),)
+
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        x, y = memory["x"], memory["y"]
+        before = InKernel.of(k, self.prologue, "before", memory)
+        after = InKernel.of(k, self.epilogue, "after", memory)
         held = local(k, int(self.columns)) if self.dtype in HALVES else None
-        first = k.workgroup() * self.rows_per_workgroup
-        with k.range(first, least(first + self.rows_per_workgroup, rows)) as i:
-            soon = least(i + self.ahead, rows - 1)
+        with k.range(*self._part(k)) as i:
+            soon = ops.least(i + self.ahead, x.shape[0] - 1)
             row = RowPass(k, self, x, y, i, soon, before.row(i), after.row(i), held)
             if self.operation in REDUCTIONS:
                 reduce_row(row, self.operation)
@@ -153,7 +153,7 @@ class Rows(KernelKnobs, family="rows"):
             elif self.operation == "log_softmax":
                 log_softmax(row)
             else:
-                normalize(row, self.epsilon, *weights)
+                normalize(row, self.epsilon, *(memory[w] for w in WEIGHTS[self.operation]))
 
 
 @dataclass(frozen=True)
@@ -240,11 +240,11 @@ def softmax(row: RowPass) -> None:
     """y = exp(x - max x) / sum exp(x - max x). A row with a NaN or +inf becomes all NaN."""
 
     # Passing over NaN is enough: exp carries it into the sum, and so to the whole row.
-    @row.fold(larger, -math.inf)
+    @row.fold(ops.larger, -math.inf)
     def peak(at: Lanes) -> Any:
         return row.first(at)
 
-    @row.fold(add, 0.0)
+    @row.fold(ops.add, 0.0)
     def total(at: Lanes) -> Any:
         row.fetch(at)
         power = exp_nonpositive(row.again(at) - peak)
@@ -261,11 +261,11 @@ def softmax(row: RowPass) -> None:
 def log_softmax(row: RowPass) -> None:
     """y = x - max x - log sum exp(x - max x). A row with a NaN or +inf becomes all NaN."""
 
-    @row.fold(larger, -math.inf)
+    @row.fold(ops.larger, -math.inf)
     def peak(at: Lanes) -> Any:
         return row.first(at)
 
-    @row.fold(add, 0.0)
+    @row.fold(ops.add, 0.0)
     def total(at: Lanes) -> Any:
         row.fetch(at)
         return exp_nonpositive(row.again(at) - peak)
@@ -282,21 +282,21 @@ def normalize(row: RowPass, epsilon: float, scale: Memory, shift: Memory | None 
     centre: Any = 0.0
     if shift is not None:
 
-        @row.fold(add, 0.0)
+        @row.fold(ops.add, 0.0)
         def total(at: Lanes) -> Any:
             row.fetch(at)
             return row.first(at)
 
         centre = row.mean_of(total)
 
-    @row.fold(add, 0.0)
+    @row.fold(ops.add, 0.0)
     def squares(at: Lanes) -> Any:
         if shift is None:
             row.fetch(at)
         distance = (row.first(at) if shift is None else row.again(at)) - centre
         return distance * distance
 
-    factor = 1.0 / square_root(row.mean_of(squares) + epsilon)
+    factor = 1.0 / ops.square_root(row.mean_of(squares) + epsilon)
 
     @row.each()
     def _(at: Lanes) -> None:
@@ -304,7 +304,7 @@ def normalize(row: RowPass, epsilon: float, scale: Memory, shift: Memory | None 
         if shift is None:
             row.finish(unit * scale.load(at), at)
         else:
-            row.finish(fma(unit, scale.load(at), shift.load(at)), at)
+            row.finish(ops.fma(unit, scale.load(at), shift.load(at)), at)
 
 
 def reduce_row(row: RowPass, operation: str) -> None:
@@ -322,29 +322,6 @@ def reduce_row(row: RowPass, operation: str) -> None:
     row.y.put(value, row.i)
 
 
-def _refusal(knobs: Rows, target: Target) -> str:
-    """Refuse rows that no cache holds: they would be read from memory several times."""
-    columns = knobs.columns
-    if isinstance(columns, int) and 4 * columns > target.l2_bytes:
-        expected = f"expected rows of at most {target.l2_bytes} bytes (L2)"
-        return f"{knobs.operation}: {expected}, got {4 * columns}"
-    return refuse_narrow(target)
-
-
-def _cost(knobs: Rows, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Count one read of each number and, unless it is reduced, one write; and the op's own work."""
-    knobs = knobs.at(sizes)
-    rows, columns = known(knobs.rows), known(knobs.columns)
-    reduces = knobs.operation in REDUCTIONS
-    across = 1 if reduces else columns
-    matrix = TensorType((rows, columns), np.dtype(np.float32))
-    flops = matrix.elements if reduces else OPS[knobs.operation].flops([matrix], matrix)
-    flops += rows * (knobs.prologue.flops * columns + knobs.epilogue.flops * across)
-    norms = WEIGHTS.get(knobs.operation, ())
-    operands = (o for o in knobs.kernel("k").operands_of_work if o.name not in norms)
-    return CostModel(target).kernel("rows", flops, sum(o.nbytes for o in operands))
-
-
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a kernel for the first op that works along rows, with the elementwise ops around it.
 
@@ -359,7 +336,9 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     # Knobs have finite numbers only.
     if not math.isfinite(node.params.get("epsilon", 0.0)):
         return []
-    if not _along_rows(node, len(shape)) or 0 in shape or shape[-1] is None:
+    axes = node.params["axes"] if "axes" in node.params else (node.params["axis"],)
+    along = axes is not None and [a % max(len(shape), 1) for a in axes] == [len(shape) - 1]
+    if not along or 0 in shape or shape[-1] is None:
         return []
     view = MatrixView(shape, len(shape) - 1)
     start = _start(work, anchor, view)
@@ -376,11 +355,14 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     dtype = float_type(work, node.operands)
     if dtype in HALVES and shape[-1] > WIDENED:
         return []
-    knobs = _knobs(node, view, target, before.program, after.program)
+    share = min(64, max(1, -(-(view.rows or 64) // target.cores)))
+    knobs = Rows.on(
+        target, _operation(node), view.rows or "m", shape[-1], rows_per_workgroup=share,
+        epsilon=node.params.get("epsilon", 1e-5), prologue=before.program, epilogue=after.program,
+        dtype=dtype,
+    )  # fmt: skip
     feeds = (Feed(own, (view.cut,)), *before.feeds, *(Feed(v) for v in weights), *after.feeds)
-    return FAMILY.offer(
-        replace(knobs, dtype=dtype), target, covers, feeds, {"m": nominal(shape[:-1])}
-    )
+    return FAMILY.offer(knobs, target, covers, feeds, {"m": nominal(shape[:-1])})
 
 
 def _operation(node: WorkOp) -> str:
@@ -403,21 +385,4 @@ def _start(work: Work, anchor: int, view: MatrixView) -> tuple[int, MatchedProgr
     return None
 
 
-def _knobs(
-    node: WorkOp, view: MatrixView, target: Target, before: Pointwise, after: Pointwise
-) -> Rows:
-    operation, columns = _operation(node), view.columns
-    assert columns is not None
-    others: dict[str, Any] = {"epsilon": node.params["epsilon"]} if operation in WEIGHTS else {}
-    share = min(64, max(1, -(-(view.rows or 64) // target.cores)))
-    knobs = Rows.on(target, operation, view.rows or "m", columns, rows_per_workgroup=share)
-    return replace(knobs, prologue=before, epilogue=after, **others)
-
-
-def _along_rows(node: WorkOp, rank: int) -> bool:
-    """Return whether an op works along the last dimension alone."""
-    axes = node.params["axes"] if "axes" in node.params else (node.params["axis"],)
-    return rank > 0 and axes is not None and [a % rank for a in axes] == [rank - 1]
-
-
-FAMILY = Family("rows", Rows, match, _refusal, _cost)
+FAMILY = Family("rows", Rows, match)

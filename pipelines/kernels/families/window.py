@@ -16,12 +16,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.movement import END, START, python_slice
 from pyc_mlir.dialects.types import Shape
-from pyc_mlir.pipelines.kernels.knobs import Sized
+from pyc_mlir.pipelines.kernels.knobs import KernelKnobs, Sized, known
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Memory
 from pyc_mlir.pipelines.kernels.lang.values import Condition, Index, least
@@ -34,8 +34,6 @@ MOST_PARTS = 8
 _TO_NHWC = (0, 2, 3, 1)
 # Names of sizes that are known at run time only.
 _SIDES, _POSITIONS, _PIXELS = ("high", "wide"), "positions", "pixels"
-# `Kernel.merged`: the pixels are the images, rows and columns of the result.
-PIXELS_OF_RESULT = ((_PIXELS, 3),)
 
 
 @dataclass(frozen=True)
@@ -187,12 +185,6 @@ def border(axis: ConvAxis, start: Index, offset: int) -> Border:
     return Border(at - axis.low, clamped, inside)
 
 
-def pixels_of(images: Dim, outputs: tuple[Dim, Dim]) -> Dim:
-    """Return the positions of the result, an epilogue's rows; a name for unknown ones."""
-    known = [d for d in (images, *outputs) if isinstance(d, int)]
-    return math.prod(known) if len(known) == 3 else _PIXELS
-
-
 @dataclass(frozen=True)
 class ChannelSlice:
     """`width` channels of a tensor that has `pitch` of them, from `first` on."""
@@ -212,35 +204,79 @@ class Piece:
     width: int
 
 
-def channels_of(channels: int, parts: Sequence[ChannelSlice]) -> list[int]:
-    """Return the channels of each tensor that images of `channels` lie in."""
-    return [part.pitch for part in parts] or [channels]
+class WindowKnobs(KernelKnobs):
+    """Knobs of a window over x[images, rows, columns, channels], which may lie in `parts`."""
 
+    images: Dim
+    rows: ConvAxis
+    columns: ConvAxis
+    channels: int
+    parts: tuple[ChannelSlice, ...] = ()
+    # The pixels are the images, rows and columns of the result.
+    merged_dims = ((_PIXELS, 3),)
 
-def operands(
-    shape: tuple[Dim, Dim, Dim], channels: int, parts: Sequence[ChannelSlice]
-) -> list[Operand]:
-    """Return the operands of images [*shape, channels]: x, or x0 and so on for parts."""
-    if not parts:
-        return [Operand("x", (*shape, channels))]
-    return [Operand(f"x{i}", (*shape, part.pitch)) for i, part in enumerate(parts)]
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Rows and columns of an image of the result; assumed ones where they are not known."""
+        return self.rows.outputs, self.columns.outputs
 
+    @property
+    def output_dims(self) -> tuple[Dim, Dim, Dim]:
+        """Images, rows and columns of the result, a name where one is not known."""
+        return self.images, self.rows.output_dim, self.columns.output_dim
 
-def pieces(
-    memory: Sequence[Memory], channels: int, parts: Sequence[ChannelSlice]
-) -> tuple[Piece, ...]:
-    """Return the parts in order, under the memory of `operands`."""
-    if not parts:
-        return (Piece(memory[0], 0, 0, channels),)
-    starts = accumulate((p.width for p in parts), initial=0)
-    found = zip(memory, parts, starts, strict=False)
-    return tuple(Piece(m, p.first, start, p.width) for m, p, start in found)
+    @property
+    def taps(self) -> int:
+        """Positions of the window."""
+        return self.rows.kernel * self.columns.kernel
 
+    @property
+    def pixels(self) -> int:
+        """Positions of the result, in all images."""
+        return known(self.images) * self.outputs[0] * self.outputs[1]
 
-def fits(channels: int, parts: Sequence[ChannelSlice]) -> bool:
-    """Return whether the parts lie in their tensors and are all channels together."""
-    inside = all(p.width > 0 and 0 <= p.first <= p.pitch - p.width for p in parts)
-    return inside and (not parts or sum(p.width for p in parts) == channels)
+    @property
+    def matrix_rows(self) -> Dim:
+        """The rows of an epilogue's matrix: the positions of the result."""
+        sizes = [d for d in self.output_dims if isinstance(d, int)]
+        return math.prod(sizes) if len(sizes) == 3 else _PIXELS
+
+    @property
+    def counted(self) -> Self:
+        """The same of whole images: of parts the channels count that are read."""
+        return replace(cast(Any, self), parts=()) if self.parts else self
+
+    @property
+    def pitches(self) -> list[int]:
+        """The channels of each tensor that the images lie in."""
+        return [part.pitch for part in self.parts] or [self.channels]
+
+    @property
+    def sources(self) -> list[Operand]:
+        """The operand x, or x0 and so on for parts."""
+        names = [f"x{i}" for i in range(len(self.parts))] or ["x"]
+        image = (self.images, self.rows.dim, self.columns.dim)
+        pairs = zip(names, self.pitches, strict=True)
+        return [Operand(name, (*image, pitch)) for name, pitch in pairs]
+
+    def pieces(self, memory: Mapping[str, Memory]) -> tuple[Piece, ...]:
+        """Return the parts in order, under the memory of `sources`."""
+        if not self.parts:
+            return (Piece(memory["x"], 0, 0, self.channels),)
+        starts = accumulate((p.width for p in self.parts), initial=0)
+        return tuple(
+            Piece(memory[f"x{i}"], part.first, start, part.width)
+            for i, (part, start) in enumerate(zip(self.parts, starts, strict=False))
+        )
+
+    def row_of(self, number: Index, high: Index | int) -> tuple[Index, Index]:
+        """Return the image and the row in it of a row of all images that are so high."""
+        return (Index.of(0), number) if self.images == 1 else (number // high, number % high)
+
+    def _misfit(self) -> str:
+        inside = all(p.width > 0 and 0 <= p.first <= p.pitch - p.width for p in self.parts)
+        whole = not self.parts or sum(p.width for p in self.parts) == self.channels
+        return "" if inside and whole else "parts that are all channels"
 
 
 @dataclass(frozen=True)
@@ -280,7 +316,10 @@ def _parts_of(
     shapes = [work.type(v).shape for v in node.operands]
     if node.type.rank != 4 or not takes_channels(node.name, node.params, shapes, node.type.shape):
         return None
-    found = [p for v, s in zip(node.operands, shapes, strict=True) for p in _held(v, s, held)]
+    found: list[tuple[int, ChannelSlice]] = []
+    for value, (*_, channels) in zip(node.operands, shapes, strict=True):
+        assert channels is not None
+        found += held.get(value, [(value, ChannelSlice(channels, 0, channels))])
     return found if node.name == "concat" else _taken(node, found)
 
 
@@ -301,14 +340,6 @@ def takes_channels(
         for (start, stop, along), size in zip(sides, result, strict=False)
     )
     return step == 1 and all(whole)
-
-
-def _held(
-    value: int, shape: Shape, held: dict[int, list[tuple[int, ChannelSlice]]]
-) -> list[tuple[int, ChannelSlice]]:
-    channels = shape[3]
-    assert channels is not None
-    return held.get(value, [(value, ChannelSlice(channels, 0, channels))])
 
 
 def _taken(node: WorkOp, parts: list[tuple[int, ChannelSlice]]) -> list[tuple[int, ChannelSlice]]:

@@ -162,13 +162,39 @@ class Carrier:
             )
             function = func.FuncOp(kernel.name, kind)
             with ir.InsertionPoint(function.add_entry_block()):
-                values = {n: _constant(n, a) for n, a in constants.items()}
+                values = {}
+                for name, array in constants.items():
+                    data, f32 = np.ascontiguousarray(array, np.float32), ir.F32Type.get()
+                    tensor_ = ir.RankedTensorType.get(array.shape, f32)
+                    held = ir.DenseResourceElementsAttr.get_from_buffer(data, name, tensor_)
+                    values[name] = dialect("arith").constant(tensor_, held)
                 values |= dict(zip((o.name for o in open_), function.arguments, strict=True))
                 func.return_(self.dispatch(kernel, values))
 
     def dispatch(self, kernel: Kernel, values: Mapping[str, Any]) -> list[Any]:
         """Run the kernel on tensors by operand, at the current insertion point; its results."""
-        return _dispatch(kernel, [self._executables[kernel.name], kernel.name], values)
+        sizes: dict[str, Any] = {}
+        for operand in kernel.inputs:
+            for position, dim in enumerate(operand.shape):
+                if isinstance(dim, str) and dim not in sizes:
+                    sizes[dim] = tensor.dim(values[operand.name], Index.of(position).value)
+
+        def dims(operands: Sequence[Operand]) -> list[Any]:
+            return [sizes[d] for o in operands for d in o.shape if isinstance(d, str)]
+
+        names = [o.name for o in kernel.inputs]
+        ties = [names.index(o.name) if o.role == "update" else -1 for o in kernel.results]
+        index, entry = ir.IndexType.get(), [self._executables[kernel.name], kernel.name]
+        made = flow.dispatch(
+            [_tensor(o) for o in kernel.results],
+            [*sizes.values(), _unknown()],
+            ir.ArrayAttr.get([ir.SymbolRefAttr.get(entry)]),
+            [*[values[n] for n in names], *[sizes[s] for s in kernel.sizes]],
+            dims(kernel.inputs),
+            dims(kernel.results),
+            tied_operands=ir.ArrayAttr.get([ir.IntegerAttr.get(index, t) for t in ties]),
+        )
+        return [made] if isinstance(made, ir.Value) else list(made)
 
     def bytecode(self) -> bytes:
         """Return the verified module as MLIR bytecode. Raises MLIRError for no legal one."""
@@ -206,7 +232,14 @@ class Carrier:
             pairs = list(zip(_arguments(kernel), function.arguments, strict=True))
             sizes = {o: Index(a) for o, a in pairs if isinstance(o, str)}
             build = Build(self.target, sizes)
-            bound = {o.name: _bound(o, a, build) for o, a in pairs if isinstance(o, Operand)}
+            bound = {}
+            for operand, binding in pairs:
+                if isinstance(operand, Operand):
+                    element = "i16" if operand.dtype in HALVES else operand.dtype
+                    held = ir.MemRefType.get(_static(operand), ELEMENTS[element]())
+                    unknown = [s.value for s in _shape(operand, build) if s.number is None]
+                    start = Index.of(0).value
+                    bound[operand.name] = stream.binding_subspan(held, binding, start, unknown)
             memory = [bound[o.name] for o in kernel.operands]
             if stub is None:
                 _write(kernel, build, memory)
@@ -248,13 +281,6 @@ def _integer(number: int) -> Any:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
 
 
-def _bound(operand: Operand, binding: Any, build: Build) -> Any:
-    element = "i16" if operand.dtype in HALVES else operand.dtype
-    kind = ir.MemRefType.get(_static(operand), ELEMENTS[element]())
-    dynamic = [s.value for s in _shape(operand, build) if s.number is None]
-    return stream.binding_subspan(kind, binding, Index.of(0).value, dynamic)
-
-
 def _shape(operand: Operand, build: Build) -> list[Index]:
     return [build.size(d) for d in operand.shape]
 
@@ -268,13 +294,6 @@ def _tensor(operand: Operand) -> Any:
     return ir.RankedTensorType.get(_static(operand), ELEMENTS[operand.dtype]())
 
 
-def _constant(name: str, array: np.ndarray) -> Any:
-    kind = ir.RankedTensorType.get(array.shape, ir.F32Type.get())
-    data = np.ascontiguousarray(array, np.float32)
-    elements = ir.DenseResourceElementsAttr.get_from_buffer(data, name, kind)
-    return dialect("arith").constant(kind, elements)
-
-
 def _unknown() -> Any:
     """Emit a number that IREE takes for one of the run, until `let_go`.
 
@@ -284,29 +303,3 @@ def _unknown() -> Any:
     known = [Index.of(1).value]
     held = ir.Operation.create(STUB, [kind], known, {HELD: ir.UnitAttr.get()})
     return held.results[0]
-
-
-def _dispatch(kernel: Kernel, entry: list[str], values: Mapping[str, Any]) -> list[Any]:
-    sizes = {}
-    for operand in kernel.inputs:
-        for position, dim in enumerate(operand.shape):
-            if isinstance(dim, str) and dim not in sizes:
-                at = Index.of(position).value
-                sizes[dim] = tensor.dim(values[operand.name], at)
-
-    def dims(operands: Sequence[Operand]) -> list[Any]:
-        return [sizes[d] for o in operands for d in o.shape if isinstance(d, str)]
-
-    names = [o.name for o in kernel.inputs]
-    ties = [names.index(o.name) if o.role == "update" else -1 for o in kernel.results]
-    index = ir.IndexType.get()
-    made = flow.dispatch(
-        [_tensor(o) for o in kernel.results],
-        [*sizes.values(), _unknown()],
-        ir.ArrayAttr.get([ir.SymbolRefAttr.get(entry)]),
-        [*[values[n] for n in names], *[sizes[s] for s in kernel.sizes]],
-        dims(kernel.inputs),
-        dims(kernel.results),
-        tied_operands=ir.ArrayAttr.get([ir.IntegerAttr.get(index, t) for t in ties]),
-    )
-    return [made] if isinstance(made, ir.Value) else list(made)

@@ -1,6 +1,6 @@
-"""Math functions on vectors that kernels compute themselves, with their errors.
+"""Math functions on vectors that kernels compute themselves, and the steps of pointwise programs.
 
-Each takes and gives a `Vector`, keeps NaN, and states its largest error against float64 in
+Each function takes and gives a `Vector`, keeps NaN, and states its largest error against float64 in
 `ERRORS`, which tests check over the whole range. Results below the smallest normal number are
 flushed to zero, and operands below it count as zero, as on IREE's CPU drivers.
 
@@ -8,25 +8,34 @@ exp and log follow Cody and Waite (ln 2 in two parts); their polynomials are tho
 library, tanh's and erf's rational functions are those of Eigen and XLA; those of
 gelu and gelu_tanh are fitted for this project (minimax by reweighted least squares on Chebyshev
 polynomials).
+
+A step (`STEPS`) has the name of the pyc op that it computes; gelu in its tanh form is
+``gelu_tanh``, a comparison has the name of its predicate. ``to_f16`` and ``to_bf16`` round to these
+types.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from math import inf, nan
 from types import MappingProxyType
 from typing import Any
 
 from pyc_mlir.dialects.ops.elementwise import ERFC_P_Q as P_Q
+from pyc_mlir.dialects.ops.elementwise import TRANSCENDENTAL_FLOPS
 from pyc_mlir.pipelines.kernels.lang.values import (
     ROUNDING,
     SMALLEST,
+    Ints,
+    Mask,
     Vector,
     arith,
-    bits,
     clamp,
-    f32_vector,
     fma,
-    from_bits,
-    int_constant,
+    math,
     maximum,
+    minimum,
+    rounded,
     square_root,
     where,
 )
@@ -109,8 +118,8 @@ def polynomial(x: Vector, coefficients: tuple[float, ...]) -> Vector:
 
 def exp(x: Vector) -> Vector:
     """e^x over the whole range: 0 where it would not be normal, infinity past the largest."""
-    scaled = _exp_normal(x)
-    scaled = where(x < EXP_LEAST, 0.0, scaled)
+    power, fraction = _exp_parts(clamp(x, EXP_LEAST, EXP_MOST))
+    scaled = where(x < EXP_LEAST, 0.0, (fraction.bits() + (power << 23)).from_bits())
     scaled = where(x > EXP_MOST, inf, scaled)
     # Adding to the exponent's bits could turn some NaNs into numbers.
     return where(x.is_nan(), x, scaled)
@@ -125,23 +134,16 @@ def exp_nonpositive(x: Vector) -> Vector:
 def _exp_within(x: Vector) -> Vector:
     """e^x where 2^(x / ln 2), rounded, is normal; NaN is kept, since the fraction is NaN."""
     power, fraction = _exp_parts(x)
-    bias = arith.addi(power, int_constant(127, x.lanes))
-    return fraction * from_bits(arith.shli(bias, int_constant(23, x.lanes)))
+    return fraction * ((power + 127) << 23).from_bits()
 
 
-def _exp_normal(x: Vector) -> Vector:
-    power, fraction = _exp_parts(clamp(x, EXP_LEAST, EXP_MOST))
-    shifted = arith.shli(power, int_constant(23, x.lanes))
-    return from_bits(arith.addi(bits(fraction), shifted))
-
-
-def _exp_parts(x: Vector) -> tuple[Any, Vector]:
+def _exp_parts(x: Vector) -> tuple[Ints, Vector]:
     """k (integers, of which the low 9 bits count) and e^r; x = k ln 2 + r, |r| <= ln 2 / 2."""
-    rounded = fma(x, 1.4426950408889634, _ROUNDER)
-    k = rounded - _ROUNDER
+    shifted = fma(x, 1.4426950408889634, _ROUNDER)
+    k = shifted - _ROUNDER
     r = fma(k, -_LN2_LOW, fma(k, -_LN2_HIGH, x))
     fraction = fma(polynomial(r, _EXP), r * r, r) + 1.0
-    return bits(rounded), fraction
+    return shifted.bits(), fraction
 
 
 def tanh(x: Vector) -> Vector:
@@ -171,12 +173,10 @@ def erfc(x: Vector) -> Vector:
 
 def log(x: Vector) -> Vector:
     """Emit the natural logarithm: minus infinity at 0 and of subnormal numbers, NaN below them."""
-    shift = int_constant(23, x.lanes)
-    above = arith.subi(bits(x), int_constant(_ROOT_HALF_BITS, x.lanes))
-    power = arith.shrsi(above, shift)
+    power = (x.bits() - _ROOT_HALF_BITS) >> 23
     # x = 2^power (1 + f), 1 + f between the roots of 1/2 and 2.
-    f = from_bits(arith.subi(bits(x), arith.shli(power, shift))) - 1.0
-    k = Vector(arith.sitofp(f32_vector(x.lanes), power))
+    f = (x.bits() - (power << 23)).from_bits() - 1.0
+    k = power.to_float()
     square = f * f
     value = fma(f * square, polynomial(f, _LOG), k * _LN2_LOW)
     value = fma(k, _LN2_HIGH, f + fma(square, -0.5, value))
@@ -231,3 +231,71 @@ def _gated(x: Vector, limit: float, coefficients: tuple[float, ...]) -> Vector:
     u = fma(near * near, 2 / limit**2, -1.0)
     value = x * fma(polynomial(u, coefficients), near, 0.5)
     return where(x < -limit, 0.0, value)
+
+
+@dataclass(frozen=True)
+class Op:
+    """A step: how many operands, its code, its roundings; `flops` a number.
+
+    `own` is the relative error that it adds, and an absolute one as a share of the first operand's
+    size. A comparison gives a `mask`; a selection takes one (`by_mask`) as its first operand.
+    """
+
+    operands: int
+    build: Callable[..., Any]
+    own: tuple[float, float] = (0.0, 0.0)
+    flops: int = 1
+    mask: bool = False
+    by_mask: bool = False
+
+
+def _of_math(name: str) -> Callable[[Vector], Vector]:
+    return lambda x: Vector(getattr(math, name)(x.value))
+
+
+def _comparison(predicate: str) -> Op:
+    """Make a comparison by MLIR's name of it; NaN is unequal to all."""
+    kind = getattr(arith.CmpFPredicate, predicate)
+    return Op(2, lambda a, b: Mask(arith.cmpf(kind, a.value, b.value)), mask=True)
+
+
+def _arithmetic(build: Callable[..., Any]) -> Op:
+    return Op(2, build, (ROUNDING, 0.0))
+
+
+# Half the distance of 1 from the next number.
+_HALF_ROUNDINGS = {"f16": 2.0**-11, "bf16": 2.0**-8}
+STEPS = MappingProxyType(
+    {
+        "add": _arithmetic(lambda a, b: a + b),
+        "sub": _arithmetic(lambda a, b: a - b),
+        "mul": _arithmetic(lambda a, b: a * b),
+        "div": _arithmetic(lambda a, b: a / b),
+        "maximum": Op(2, maximum),
+        "minimum": Op(2, minimum),
+        "clip": Op(3, lambda x, low, high: minimum(maximum(x, low), high)),
+        "eq": _comparison("OEQ"),
+        "ne": _comparison("UNE"),
+        "lt": _comparison("OLT"),
+        "le": _comparison("OLE"),
+        "gt": _comparison("OGT"),
+        "ge": _comparison("OGE"),
+        "select": Op(3, where, by_mask=True),
+        "neg": Op(1, lambda x: -x),
+        "abs": Op(1, _of_math("absf")),
+        "relu": Op(1, lambda x: maximum(x, 0.0)),
+        "floor": Op(1, _of_math("floor")),
+        "ceil": Op(1, _of_math("ceil")),
+        "round": Op(1, _of_math("roundeven")),
+        "sqrt": Op(1, sqrt, ERRORS["sqrt"]),
+        "rsqrt": Op(1, rsqrt, ERRORS["rsqrt"]),
+        **{
+            f"to_{dtype}": Op(1, partial(rounded, dtype=dtype), (unit, 0.0))
+            for dtype, unit in _HALF_ROUNDINGS.items()
+        },
+        **{
+            function.__name__: Op(1, function, ERRORS[function.__name__], TRANSCENDENTAL_FLOPS)
+            for function in (exp, log, tanh, erf, erfc, sigmoid, silu, gelu, gelu_tanh)
+        },
+    }
+)

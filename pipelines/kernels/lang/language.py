@@ -16,25 +16,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pyc_mlir.pipelines.kernels.lang.stored import narrowed, whole_numbers, widened
 from pyc_mlir.pipelines.kernels.lang.values import (
     Condition,
     Index,
     IndexLike,
+    Ints,
     Mask,
     Scalar,
     Vector,
     across_lanes,
     arith,
     f32_vector,
+    int_vector,
+    llvm,
+    narrowed,
     tree,
     vector,
     where,
+    widened,
 )
 from pyc_mlir.pipelines.streams.ir import dialect, ir
 from pyc_mlir.pipelines.target.target import Target
 
-llvm = dialect("llvm")
 memref = dialect("memref")
 scf = dialect("scf")
 stream = dialect("stream")
@@ -66,6 +69,10 @@ class Lanes:
     start: Index
     mask: Mask | None = None
 
+    def moved(self, by: IndexLike) -> "Lanes":
+        """Return the same lanes of a place further on."""
+        return Lanes(self.start + by, self.mask)
+
 
 Place = Lanes | Index | int
 
@@ -88,9 +95,9 @@ class Memory:
     def load(self, *place: Place) -> Vector:
         """Load the vector at a place, 0 in lanes that the mask excludes (they are not read)."""
         if self.dtype in HALVES:
-            return widened(self.load_as(_sixteen_bits(self._lanes), *place), self.dtype)
+            return widened(self.ints(*place, bits=16).value, self.dtype)
         if self.dtype in BYTES:
-            return whole_numbers(self.load_as(_bytes(self._lanes), *place), self.dtype == "i8")
+            return self.ints(*place, bits=8).wide(self.dtype == "i8").to_float()
         mask, at = self._find(place)
         kind = f32_vector(self._lanes)
         if mask is None:
@@ -138,8 +145,18 @@ class Memory:
         mask, at = self._find(place)
         if mask is None:
             return vector.load(kind, self._value, at)
-        zero = arith.constant(kind, ir.DenseElementsAttr.get_splat(kind, _zero(kind)))
-        return vector.maskedload(kind, self._value, at, mask.value, zero)
+        held = ir.VectorType(kind)
+        zero = Ints.of(0, held.shape[0], held.element_type.width)
+        return vector.maskedload(kind, self._value, at, mask.value, zero.value)
+
+    def ints(self, *place: Place, lanes: int = 0, bits: int = 32) -> Ints:
+        """Load integers at a place: as many as f32 are a vector, unless `lanes` says otherwise."""
+        return Ints(self.load_as(int_vector(lanes or self._lanes, bits), *place))
+
+    def one(self, *place: Place) -> Ints:
+        """Load one integer of 32 bits, into each lane."""
+        held = vector.extract(self.ints(*place, lanes=1).value, [], [0])
+        return Ints(vector.broadcast(int_vector(self._lanes), held))
 
     def store_as(self, value: Any, *place: Place, mask: Mask | None = None) -> None:
         """Write an MLIR vector at a place, the lanes of the mask alone where there is one."""
@@ -153,9 +170,10 @@ class Memory:
         """Load one number."""
         held = memref.load(self._value, self._find(place)[1])
         if self.dtype in HALVES:
-            return widened(vector.broadcast(_sixteen_bits(1), held), self.dtype).lane(0)
+            return widened(vector.broadcast(int_vector(1, 16), held), self.dtype).lane(0)
         if self.dtype in BYTES:
-            return whole_numbers(vector.broadcast(_bytes(1), held), self.dtype == "i8").lane(0)
+            one = Ints(vector.broadcast(int_vector(1, 8), held))
+            return one.wide(self.dtype == "i8").to_float().lane(0)
         return Scalar(held)
 
     def put(self, value: Scalar, *place: IndexLike) -> None:
@@ -243,18 +261,12 @@ class Build:
         if not wanted:
             work(False)
             return
-        aligned = memory.is_aligned()
 
-        def past() -> list[Any]:
+        def past() -> None:
             work(True)
             self.fence()
-            return []
 
-        def ordinary() -> list[Any]:
-            work(False)
-            return []
-
-        self.either(aligned, [], past, ordinary)
+        self.either(memory.is_aligned(), [], past, lambda: work(False))
 
     def fence(self) -> None:
         """Make streaming stores seen by other threads before anything that follows."""
@@ -273,17 +285,17 @@ class Build:
         self,
         condition: Condition,
         model: Sequence[Any],
-        yes: Callable[[], Sequence[Any]],
-        no: Callable[[], Sequence[Any]],
+        yes: Callable[[], Any],
+        no: Callable[[], Any],
     ) -> list[Any]:
         """Return the values of `yes()` where the condition holds, else those of `no()`.
 
-        `model` are values of the kinds that both return.
+        `model` are values of the kinds that both return; where there are none, both return None.
         """
         op = scf.IfOp(condition.value, [m.value.type for m in model], has_else=True)
         for block, values in ((op.then_block, yes), (op.else_block, no)):
             with ir.InsertionPoint(block):
-                scf.yield_([v.value for v in values()])
+                scf.yield_([v.value for v in values() or ()])
         return [type(m)(r) for m, r in zip(model, op.results, strict=True)]
 
     def tail(self, start: Index, size: Index) -> Lanes:
@@ -292,14 +304,12 @@ class Build:
         if left.number is not None:
             if left.number >= self.lanes:
                 return Lanes(start)
-            mask = vector.constant_mask(_mask_type(self.lanes), [left.number])
-        else:
-            mask = vector.create_mask(_mask_type(self.lanes), [left.value])
-        return Lanes(start, Mask(mask))
+            return Lanes(start, Mask.first(left.number, self.lanes))
+        return Lanes(start, Mask(vector.create_mask(int_vector(self.lanes, 1), [left.value])))
 
     def only_if(self, condition: Condition, at: Lanes) -> Lanes:
         """Return the lanes where the condition holds, none elsewhere."""
-        mask = Mask(vector.broadcast(_mask_type(self.lanes), condition.value))
+        mask = Mask(vector.broadcast(int_vector(self.lanes, 1), condition.value))
         return Lanes(at.start, mask if at.mask is None else mask & at.mask)
 
     def each(self, size: IndexLike, unroll: int = 4) -> Callable[[Callable[[Lanes], None]], None]:
@@ -375,19 +385,3 @@ class Build:
 def _combined(combine: Any, kept: Vector, at: Lanes, term: Callable[[Lanes], Vector]) -> Vector:
     new = combine(kept, term(at))
     return new if at.mask is None else where(at.mask, new, kept)
-
-
-def _zero(kind: Any) -> Any:
-    return ir.IntegerAttr.get(ir.VectorType(kind).element_type, 0)
-
-
-def _sixteen_bits(lanes: int) -> Any:
-    return ir.VectorType.get([lanes], ir.IntegerType.get_signless(16))
-
-
-def _bytes(lanes: int) -> Any:
-    return ir.VectorType.get([lanes], ir.IntegerType.get_signless(8))
-
-
-def _mask_type(lanes: int) -> Any:
-    return ir.VectorType.get([lanes], ir.IntegerType.get_signless(1))

@@ -7,24 +7,21 @@ integers, and packing them saturates. On x86 up to four vectors are packed into 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from pyc_mlir.pipelines.kernels.lang.language import Build, Memory, Place, llvm
+from pyc_mlir.pipelines.kernels.lang.language import Build, Memory, Place
 from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise
-from pyc_mlir.pipelines.kernels.lang.stored import nearest
 from pyc_mlir.pipelines.kernels.lang.values import (
     Index,
+    Ints,
     Mask,
     Vector,
-    arith,
     int_vector,
     larger,
+    llvm,
     math,
     smaller,
-    vector,
     where,
 )
-from pyc_mlir.pipelines.streams.ir import ir
 
 BOUNDS = {"i8": (-128.0, 127.0), "ui8": (0.0, 255.0)}
 # Above what a byte holds, below what 32-bit integers do.
@@ -37,7 +34,8 @@ _SUFFIX = {8: "", 16: ".512"}
 class Narrow:
     """The conversion of f32 to bytes, NaN to 0: ``round(v) + point`` if `rounded`, else cut.
 
-    Out of range the nearest bound is taken. `finite`: there is no NaN.
+    Out of range the nearest bound is taken. `finite`: there is no NaN. A `dtype` of ``i32`` stores
+    single vectors of whole numbers as they are.
     """
 
     dtype: str
@@ -79,96 +77,64 @@ class Narrow:
 
         A `mask` is that of a single vector.
         """
+        if self.dtype == "i32":
+            (value,) = values
+            return memory.store_as(value.whole().value, *head, start, mask=mask)
         most = 4 if k.lanes in _PREFIX else 1
         lanes = k.lanes
         left = len(values) * lanes if count is None else count
         at = 0
         while at < len(values) and left > 0:
             number = next(n for n in (4, 2, 1) if n <= min(most, len(values) - at))
-            packed = self._packed(k, values[at : at + number])
-            place: Sequence[Place] = (*head, start + at * lanes)
-            if mask is not None:
-                memory.store_as(packed, *place, mask=mask)
-            elif left < number * lanes:
-                kind = ir.VectorType.get([number * lanes], ir.IntegerType.get_signless(1))
-                memory.store_as(packed, *place, mask=Mask(vector.constant_mask(kind, [left])))
-            else:
-                memory.store_as(packed, *place)
-            at, left = at + number, left - number * lanes
+            packed, wide = self._packed(k, values[at : at + number]), number * lanes
+            cut = Mask.first(left, wide) if mask is None and left < wide else mask
+            memory.store_as(packed.value, *head, start + at * lanes, mask=cut)
+            at, left = at + number, left - wide
+        return None
 
-    def _packed(self, k: Build, values: Sequence[Vector]) -> Any:
-        """Return the bytes of one, two or four vectors as one."""
-        i8 = ir.IntegerType.get_signless(8)
-        if k.lanes not in _PREFIX:
-            (value,) = values
-            return arith.trunci(ir.VectorType.get([k.lanes], i8), self._clipped(k, value))
+    def _packed(self, k: Build, values: Sequence[Vector]) -> Ints:
         lanes = k.lanes
-        whole = [self._whole(k, value) for value in values]
-        pairs = [(whole[n], whole[min(n + 1, len(whole) - 1)]) for n in range(0, len(whole), 2)]
-        words = [self._moved(k, _pack(k, "packssdw", 16, *pair)) for pair in pairs]
+        if lanes not in _PREFIX:
+            (value,) = values
+            return self._clipped(value).cut(8)
+        whole = [self._clipped(v) if not self.rounded else self._nearest(v) for v in values]
+        words = []
+        for n in range(0, len(whole), 2):
+            word = _pack(k, "packssdw", 16, whole[n], whole[min(n + 1, len(whole) - 1)])
+            if self.point:
+                operands = [word.value, Ints.of(self.point, 2 * lanes, 16).value]
+                name = f"llvm.sadd.sat.v{2 * lanes}i16"
+                word = Ints(llvm.call_intrinsic(int_vector(2 * lanes, 16), name, operands, [], []))
+            words.append(word)
         sign = "packuswb" if self.dtype == "ui8" else "packsswb"
-        mixed = _pack(k, sign, 8, words[0], words[-1])
         # In each 128 bits there are now four bytes of each vector.
-        quads = vector.bitcast(int_vector(lanes), mixed)
+        quads = _pack(k, sign, 8, words[0], words[-1]).as_bits(32)
         order = [4 * n + v for v in range(len(values)) for n in range(lanes // 4)]
-        ordered = vector.shuffle(quads, quads, order)
-        return vector.bitcast(ir.VectorType.get([lanes * len(values)], i8), ordered)
+        return quads.part(order).as_bits(8)
 
     def _sound(self, value: Vector) -> Vector:
         return value if self.finite else where(value.is_nan(), float(-self.point), value)
 
-    def _clipped(self, k: Build, value: Vector) -> Any:
+    def _clipped(self, value: Vector) -> Ints:
         """Return whole numbers within the bounds, as i32, by arithmetic of any target."""
         value = self._sound(value)
         if self.rounded:
             value = Vector(math.roundeven(value.value)) + float(self.point)
         low, high = (value.constant(bound) for bound in BOUNDS[self.dtype])
-        return arith.fptosi(int_vector(k.lanes), smaller(larger(low, value), high).value)
+        return smaller(larger(low, value), high).whole()
 
-    def _whole(self, k: Build, value: Vector) -> Any:
-        """Return the number as i32, rounded to even."""
-        if not self.rounded:
-            return self._clipped(k, value)
+    def _nearest(self, value: Vector) -> Ints:
+        """Return the number as i32, rounded to even; no NaN and nothing beyond."""
         value = self._sound(value)
         high = value.constant(_HIGH)
-        value = where(value > high, high, value)
-        return nearest(value)
-
-    def _moved(self, k: Build, words: Any) -> Any:
-        if not self.point:
-            return words
-        kind = ir.VectorType.get([2 * k.lanes], ir.IntegerType.get_signless(16))
-        point = ir.IntegerAttr.get(kind.element_type, self.point)
-        added = arith.constant(kind, ir.DenseElementsAttr.get_splat(kind, point))
-        name = f"llvm.sadd.sat.v{2 * k.lanes}i16"
-        return llvm.call_intrinsic(kind, name, [words, added], [], [])
+        return where(value > high, high, value).nearest()
 
 
 NARROW = Narrow("i8")
 
 
-def _pack(k: Build, name: str, bits: int, a: Any, b: Any) -> Any:
+def _pack(k: Build, name: str, bits: int, a: Ints, b: Ints) -> Ints:
     """Pack both vectors into half the bits, saturated, in turn for each 128 bits."""
-    kind = ir.VectorType.get([4 * k.lanes * 8 // bits], ir.IntegerType.get_signless(bits))
     full = f"{_PREFIX[k.lanes]}.{name}{_SUFFIX[k.lanes]}"
-    return llvm.call_intrinsic(kind, full, [a, b], [], [])
-
-
-@dataclass(frozen=True)
-class Whole:
-    """The conversion of f32 that hold whole numbers to i32, in the place of a `Narrow`."""
-
-    def store(
-        self,
-        k: Build,
-        memory: Memory,
-        values: Sequence[Vector],
-        head: Sequence[Place],
-        start: Index,
-        count: int | None = None,
-        mask: Mask | None = None,
-    ) -> None:
-        """Write a vector."""
-        (value,) = values
-        whole = arith.fptosi(int_vector(value.lanes), value.value)
-        memory.store_as(whole, *head, start, mask=mask)
+    kind = int_vector(4 * k.lanes * 8 // bits, bits)
+    return Ints(llvm.call_intrinsic(kind, full, [a.value, b.value], [], []))

@@ -10,7 +10,7 @@ one is the result; a program without steps leaves value 0 as it is.
 A kernel declares `operands`, holds their memory (`InKernel`) and asks for each row's function.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
@@ -20,8 +20,8 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.elementwise import TRANSCENDENTAL_FLOPS
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
+from pyc_mlir.pipelines.kernels.lang.functions import STEPS
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise_ops import STEPS
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector
 
 
@@ -157,6 +157,13 @@ class InKernel:
     k: Build
     program: Pointwise
     memories: tuple[Memory, ...]
+
+    @staticmethod
+    def of(k: Build, program: Pointwise, prefix: str, memory: Mapping[str, Memory]) -> "InKernel":
+        """Return a program whose reads are the operands ``<prefix>0`` and so on."""
+        return InKernel(
+            k, program, tuple(memory[f"{prefix}{n}"] for n in range(len(program.reads)))
+        )
 
     def row(self, i: Index) -> Callable[[Vector, Lanes], Vector]:
         """Return the program on the kernel's value at a place of row `i`.

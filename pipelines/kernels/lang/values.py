@@ -1,33 +1,48 @@
 """Values of the kernel language: MLIR values with Python's operators.
 
-An `Index` counts and addresses, a `Scalar` is one f32, a `Vector` is one register of f32, a `Mask`
-one bit a lane, a `Condition` one bit. Each wraps an MLIR value; an operator builds the operation
-at the current insertion point through MLIR's typed builders (arith, vector). Arithmetic on
-indices that are known while the kernel is built happens in Python, so that a static size leaves
-no trace in the code.
+An `Index` counts and addresses, a `Scalar` is one f32, a `Vector` is one register of f32, `Ints`
+one of integers, a `Mask` one bit a lane, a `Condition` one bit. Each wraps an MLIR value; an
+operator builds the operation at the current insertion point through MLIR's typed builders (arith,
+vector). Arithmetic on indices that are known while the kernel is built happens in Python, so that
+a static size leaves no trace in the code.
 
 Floating-point operators round once each; nothing is contracted or reassociated behind the
-kernel's back. A fused multiply-add is `fma`.
+kernel's back. A fused multiply-add is `fma`. Integers wrap. Behind the classes stand functions on
+whole registers: folds over lanes, sums of many registers, hashes, transposes, and the numbers of
+other types than f32 as they lie in memory.
 """
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from math import isnan
 from typing import Any, Union
 
 from pyc_mlir.pipelines.streams.ir import dialect, ir
 
 arith = dialect("arith")
+llvm = dialect("llvm")
 math = dialect("math")
 vector = dialect("vector")
 
 IndexLike = Union["Index", int]
 Number = Union["Vector", "Scalar", float, int]
-# Addresses do not wrap, which lets LLVM fold them into addressing modes.
-_NO_WRAP = arith.IntegerOverflowFlags.nsw | arith.IntegerOverflowFlags.nuw
+# Addresses do not wrap, which lets LLVM fold them into addressing modes. Differences without `nuw`:
+# MLIR folds (a - 2) + 1 into a + (-1) and keeps the flag, which is then wrong.
+_NSW = arith.IntegerOverflowFlags.nsw
+_NO_WRAP = _NSW | arith.IntegerOverflowFlags.nuw
+_ADD = partial(arith.addi, overflow_flags=_NO_WRAP)
+_SUB = partial(arith.subi, overflow_flags=_NSW)
+_MUL = partial(arith.muli, overflow_flags=_NO_WRAP)
 # f32: the largest relative error of a rounding, the smallest normal number and the largest one.
 ROUNDING, SMALLEST, LARGEST = 2.0**-24, 2.0**-126, (2 - 2.0**-23) * 2.0**127
+_AVX2_LANES, _AVX512_LANES = 8, 16
+_QUAD = 4  # f32 in 128 bits
+_MOST_INTEGER = 2.0**30
+_BF16_SHIFT = 16  # bf16 is the upper half of f32
+_HASH_FACTOR = 0x7FEB352D
 # The block at whose start constants are made, and those that were.
 _shared: ContextVar[tuple[Any, dict[Any, Any]] | None] = ContextVar("_shared", default=None)
 
@@ -57,19 +72,49 @@ def _constant(kind: Any, attribute: Any) -> Any:
     return made[attribute]
 
 
-class Condition:
-    """One truth value, known when the kernel runs."""
+class _Bits:
+    """A truth value, or one for each lane."""
 
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def __and__(self, other: "Condition") -> "Condition":
-        return Condition(arith.andi(self.value, other.value))
+    def __and__(self, other: Any) -> Any:
+        return type(self)(arith.andi(self.value, other.value))
 
-    def __or__(self, other: "Condition") -> "Condition":
-        return Condition(arith.ori(self.value, other.value))
+    def __or__(self, other: Any) -> Any:
+        return type(self)(arith.ori(self.value, other.value))
+
+
+class Condition(_Bits):
+    """One truth value, known when the kernel runs."""
+
+    __slots__ = ()
+
+    def chosen(self, yes: float, no: float) -> "Scalar":
+        """Return one of two numbers."""
+        return self.picked(Scalar.of(yes), Scalar.of(no))
+
+    def picked(self, yes: "Scalar", no: "Scalar") -> "Scalar":
+        """Return one of two numbers that are computed both."""
+        return Scalar(arith.select(self.value, yes.value, no.value))
+
+
+class Mask(_Bits):
+    """One bit for each lane of a vector."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def first(count: int, lanes: int) -> "Mask":
+        """Return that of the first `count` lanes."""
+        return Mask(vector.constant_mask(int_vector(lanes, 1), [count]))
+
+    def all(self) -> Condition:
+        """Return whether the bit is set in each lane."""
+        kind = ir.IntegerType.get_signless(1)
+        return Condition(vector.reduction(kind, vector.CombiningKind.AND, self.value))
 
 
 class Index:
@@ -97,16 +142,14 @@ class Index:
         other = Index.of(other)
         if other.number == 0:
             return self
-        if self.number == 0:
-            return other
-        return self._fold(other, lambda a, b: a + b, _add)
+        return other if self.number == 0 else self._fold(other, operator.add, _ADD)
 
     __radd__ = __add__
 
     def __sub__(self, other: IndexLike) -> "Index":
         """Return the difference, which must not be negative."""
         other = Index.of(other)
-        return self if other.number == 0 else self._fold(other, lambda a, b: a - b, _sub)
+        return self if other.number == 0 else self._fold(other, operator.sub, _SUB)
 
     def __rsub__(self, other: IndexLike) -> "Index":
         return Index.of(other) - self
@@ -117,19 +160,19 @@ class Index:
             return Index(number=0)
         if other.number == 1:
             return self
-        return other if self.number == 1 else self._fold(other, lambda a, b: a * b, _mul)
+        return other if self.number == 1 else self._fold(other, operator.mul, _MUL)
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: IndexLike) -> "Index":
         other = Index.of(other)
-        return self if other.number == 1 else self._fold(other, lambda a, b: a // b, arith.divui)
+        return self if other.number == 1 else self._fold(other, operator.floordiv, arith.divui)
 
     def __mod__(self, other: IndexLike) -> "Index":
         other = Index.of(other)
         if other.number == 1:
             return Index(number=0)
-        return self._fold(other, lambda a, b: a % b, arith.remui)
+        return self._fold(other, operator.mod, arith.remui)
 
     def ceildiv(self, other: IndexLike) -> "Index":
         """Return the number of parts of `other` that cover this count."""
@@ -159,40 +202,21 @@ class Index:
         return Index(build(self.value, other.value))
 
 
-def _add(a: Any, b: Any) -> Any:
-    return arith.addi(a, b, overflow_flags=_NO_WRAP)
-
-
-def _sub(a: Any, b: Any) -> Any:
-    # Without `nuw`: MLIR folds (a - 2) + 1 into a + (-1) and keeps the flag, which is then wrong.
-    return arith.subi(a, b, overflow_flags=arith.IntegerOverflowFlags.nsw)
-
-
-def _mul(a: Any, b: Any) -> Any:
-    return arith.muli(a, b, overflow_flags=_NO_WRAP)
-
-
 def least(a: IndexLike, b: IndexLike) -> Index:
     """Return the smaller of two indices."""
-    a, b = Index.of(a), Index.of(b)
-    if a.number is not None and b.number is not None:
-        return Index(number=min(a.number, b.number))
-    return Index(arith.minui(a.value, b.value))
+    return Index.of(a)._fold(Index.of(b), min, arith.minui)
 
 
-class Mask:
-    """One bit for each lane of a vector."""
+def _operators(build: Any) -> Any:
+    """Return the operator of numbers that `build` emits, and that of exchanged sides."""
 
-    __slots__ = ("value",)
+    def forward(self: Any, other: Any) -> Any:
+        return type(self)(build(self.value, self._like(other).value))
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    def backward(self: Any, other: Any) -> Any:
+        return forward(self._like(other), self)
 
-    def __and__(self, other: "Mask") -> "Mask":
-        return Mask(arith.andi(self.value, other.value))
-
-    def __or__(self, other: "Mask") -> "Mask":
-        return Mask(arith.ori(self.value, other.value))
+    return forward, backward
 
 
 class _Float:
@@ -209,35 +233,17 @@ class _Float:
     def _like(self, other: Any) -> Any:
         raise NotImplementedError
 
-    def _binary(self, build: Any, other: Any) -> Any:
-        return type(self)(build(self.value, self._like(other).value))
-
-    def __add__(self, other: Any) -> Any:
-        return self._binary(arith.addf, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._like(other) + self
-
-    def __sub__(self, other: Any) -> Any:
-        return self._binary(arith.subf, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._like(other) - self
-
-    def __mul__(self, other: Any) -> Any:
-        return self._binary(arith.mulf, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._like(other) * self
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._binary(arith.divf, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._like(other) / self
+    __add__, __radd__ = _operators(arith.addf)
+    __sub__, __rsub__ = _operators(arith.subf)
+    __mul__, __rmul__ = _operators(arith.mulf)
+    __truediv__, __rtruediv__ = _operators(arith.divf)
 
     def __neg__(self) -> Any:
         return type(self)(arith.negf(self.value))
+
+    def _test(self, predicate: str, other: Any) -> Any:
+        kind = getattr(arith.CmpFPredicate, predicate)
+        return arith.cmpf(kind, self.value, self._like(other).value)
 
 
 class Scalar(_Float):
@@ -254,11 +260,13 @@ class Scalar(_Float):
     def _like(self, other: Any) -> "Scalar":
         return other if isinstance(other, Scalar) else Scalar.of(other)
 
+    def above(self, other: Any) -> Condition:
+        """Return whether this one is larger: false where either is NaN."""
+        return Condition(self._test("OGT", other))
+
     def beats(self, other: "Scalar") -> Condition:
         """Return whether numpy's argmax prefers this one: it is larger, or the first NaN."""
-        above = arith.cmpf(arith.CmpFPredicate.UGT, self.value, other.value)
-        sound = arith.cmpf(arith.CmpFPredicate.ORD, other.value, other.value)
-        return Condition(arith.andi(above, sound))
+        return Condition(arith.andi(self._test("UGT", other), other._test("ORD", other)))
 
     def to_index(self) -> Index:
         """Drop the number's fraction; it must not be negative."""
@@ -283,11 +291,16 @@ class Vector(_Float):
         return Vector(_constant(kind, ir.DenseElementsAttr.get_splat(kind, element)), number)
 
     @staticmethod
+    def holding(numbers: Sequence[float]) -> "Vector":
+        """Emit these numbers, one in a lane."""
+        kind = f32_vector(len(numbers))
+        held = [ir.FloatAttr.get(ir.F32Type.get(), number) for number in numbers]
+        return Vector(_constant(kind, ir.DenseElementsAttr.get(held, kind)))
+
+    @staticmethod
     def counting(lanes: int) -> "Vector":
         """0, 1, 2 and so on."""
-        numbers = [ir.FloatAttr.get(ir.F32Type.get(), float(n)) for n in range(lanes)]
-        kind = f32_vector(lanes)
-        return Vector(_constant(kind, ir.DenseElementsAttr.get(numbers, kind)))
+        return Vector.holding(list(map(float, range(lanes))))
 
     @property
     def lanes(self) -> int:
@@ -304,34 +317,129 @@ class Vector(_Float):
         return Vector.of(number, self.lanes)
 
     def __lt__(self, other: Any) -> Mask:
-        return self._compare("OLT", other)
+        return Mask(self._test("OLT", other))
 
     def __gt__(self, other: Any) -> Mask:
-        return self._compare("OGT", other)
+        return Mask(self._test("OGT", other))
 
     def at_most(self, other: Any) -> Mask:
         """Return the lanes that are no larger."""
-        return self._compare("OLE", other)
+        return Mask(self._test("OLE", other))
 
     def equals(self, other: Any) -> Mask:
         """Return the lanes that hold the same number; NaN equals nothing."""
-        return self._compare("OEQ", other)
+        return Mask(self._test("OEQ", other))
 
     def is_nan(self) -> Mask:
         """Return the lanes that hold NaN."""
-        return self._compare("UNO", self)
-
-    def _compare(self, predicate: str, other: Any) -> Mask:
-        kind = getattr(arith.CmpFPredicate, predicate)
-        return Mask(arith.cmpf(kind, self.value, self._like(other).value))
+        return Mask(self._test("UNO", self))
 
     def part(self, positions: list[int]) -> "Vector":
         """Return the lanes at `positions`, in that order."""
-        return Vector(vector.shuffle(self.value, self.value, positions))
+        return picked(self, self, positions)
 
     def lane(self, position: int) -> Scalar:
         """Return one lane."""
         return Scalar(vector.extract(self.value, [], [position]))
+
+    def bits(self) -> "Ints":
+        """Return the bits of the numbers, as integers."""
+        return Ints(arith.bitcast(int_vector(self.lanes), self.value))
+
+    def size(self) -> "Vector":
+        """Return the numbers without their signs."""
+        return (self.bits() & ((1 << 31) - 1)).from_bits()
+
+    def whole(self) -> "Ints":
+        """Return whole numbers as integers."""
+        return Ints(arith.fptosi(int_vector(self.lanes), self.value))
+
+    def nearest(self) -> "Ints":
+        """Return the nearest integers, of two the even one.
+
+        Beyond 32 bits, and for NaN, x86 gives the least integer; others give the nearest one, and
+        any.
+        """
+        kind, operands = int_vector(self.lanes), [self.value]
+        if self.lanes == _AVX2_LANES:
+            return Ints(_intrinsic(kind, "llvm.x86.avx.cvt.ps2dq.256", operands))
+        if self.lanes == _AVX512_LANES:
+            operands += [
+                Ints.of(0, self.lanes).value,
+                arith.constant(ir.IntegerType.get_signless(16), -1),
+                arith.constant(ir.IntegerType.get_signless(32), 4),
+            ]
+            return Ints(_intrinsic(kind, "llvm.x86.avx512.mask.cvtps2dq.512", operands))
+        most = self.constant(_MOST_INTEGER)
+        return Vector(math.roundeven(smaller(larger(-most, self), most).value)).whole()
+
+
+class Ints:
+    """One register of integers, of 32 bits or as its type says; the other side may be a number."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    @staticmethod
+    def of(number: int, lanes: int, bits: int = 32) -> "Ints":
+        """Emit a constant in each lane."""
+        kind = int_vector(lanes, bits)
+        element = ir.IntegerAttr.get(kind.element_type, number)
+        return Ints(arith.constant(kind, ir.DenseElementsAttr.get_splat(kind, element)))
+
+    def _like(self, other: Any) -> "Ints":
+        if isinstance(other, Ints):
+            return other
+        return Ints.of(other, self.lanes, ir.VectorType(self.value.type).element_type.width)
+
+    __add__, __radd__ = _operators(arith.addi)
+    __sub__, __rsub__ = _operators(arith.subi)
+    __mul__, __rmul__ = _operators(arith.muli)
+    __and__, __rand__ = _operators(arith.andi)
+    __or__, __ror__ = _operators(arith.ori)
+    __xor__, __rxor__ = _operators(arith.xori)
+    __lshift__ = _operators(arith.shli)[0]
+    # With the sign, as Python's; `upper` brings in zeros.
+    __rshift__ = _operators(arith.shrsi)[0]
+    upper = _operators(arith.shrui)[0]
+
+    @property
+    def lanes(self) -> int:
+        """The number of lanes."""
+        return ir.VectorType(self.value.type).shape[0]
+
+    def as_bits(self, bits: int) -> "Ints":
+        """Return the same register as integers of so many bits."""
+        count = self.lanes * ir.VectorType(self.value.type).element_type.width // bits
+        return Ints(vector.bitcast(int_vector(count, bits), self.value))
+
+    def cut(self, bits: int) -> "Ints":
+        """Return the lowest bits of each integer."""
+        return Ints(arith.trunci(int_vector(self.lanes, bits), self.value))
+
+    def wide(self, signed: bool = True, bits: int = 32) -> "Ints":
+        """Return the integers in more bits."""
+        extended = arith.extsi if signed else arith.extui
+        return Ints(extended(int_vector(self.lanes, bits), self.value))
+
+    def part(self, positions: list[int]) -> "Ints":
+        """Return the lanes at `positions`, in that order."""
+        return Ints(vector.shuffle(self.value, self.value, positions))
+
+    def from_bits(self) -> Vector:
+        """Return the numbers of f32 that these are the bits of."""
+        return Vector(arith.bitcast(f32_vector(self.lanes), self.value))
+
+    def to_float(self) -> Vector:
+        """Return the integers, of 32 bits, as f32, rounded above 2^24."""
+        return Vector(arith.sitofp(f32_vector(self.lanes), self.value))
+
+    def sum(self) -> Any:
+        """Return the sum of all lanes, an MLIR value."""
+        kind = ir.VectorType(self.value.type).element_type
+        return vector.reduction(kind, vector.CombiningKind.ADD, self.value)
 
 
 def f32_vector(lanes: int) -> Any:
@@ -339,9 +447,13 @@ def f32_vector(lanes: int) -> Any:
     return ir.VectorType.get([lanes], ir.F32Type.get())
 
 
-def int_vector(lanes: int) -> Any:
-    """Return MLIR's type of a vector of 32-bit integers, which hold the bits of f32."""
-    return ir.VectorType.get([lanes], ir.IntegerType.get_signless(32))
+def int_vector(lanes: int, bits: int = 32) -> Any:
+    """Return MLIR's type of a vector of integers; those of 32 bits hold the bits of f32."""
+    return ir.VectorType.get([lanes], ir.IntegerType.get_signless(bits))
+
+
+def _intrinsic(kind: Any, name: str, operands: Sequence[Any]) -> Any:
+    return llvm.call_intrinsic(kind, name, operands, [], [])
 
 
 def where(mask: Mask, yes: Number, no: Number) -> Vector:
@@ -380,8 +492,8 @@ def maximum(a: Any, b: Any) -> Any:
     if b.number is None or isnan(b.number):
         return type(a)(arith.maximumf(a.value, b.value))
     # The larger zero is 0, not -0.
-    below = arith.CmpFPredicate.OLE if b.number == 0 else arith.CmpFPredicate.OLT
-    return type(a)(arith.select(arith.cmpf(below, a.value, b.value), b.value, a.value))
+    below = a._test("OLE" if b.number == 0 else "OLT", b)
+    return type(a)(arith.select(below, b.value, a.value))
 
 
 def minimum(a: Any, b: Any) -> Any:
@@ -389,8 +501,7 @@ def minimum(a: Any, b: Any) -> Any:
     a, b = _constant_last(a, b)
     if b.number is None or isnan(b.number):
         return type(a)(arith.minimumf(a.value, b.value))
-    above = arith.CmpFPredicate.OGT
-    return type(a)(arith.select(arith.cmpf(above, a.value, b.value), b.value, a.value))
+    return type(a)(arith.select(a._test("OGT", b), b.value, a.value))
 
 
 def _constant_last(a: Any, b: Any) -> tuple[Any, Any]:
@@ -401,15 +512,13 @@ def _constant_last(a: Any, b: Any) -> tuple[Any, Any]:
 def larger(kept: Any, new: Any) -> Any:
     """Return the larger one; a NaN in `new` is passed over. One instruction on x86."""
     new = kept._like(new)
-    test = arith.cmpf(arith.CmpFPredicate.OGT, new.value, kept.value)
-    return type(kept)(arith.select(test, new.value, kept.value))
+    return type(kept)(arith.select(new._test("OGT", kept), new.value, kept.value))
 
 
 def smaller(kept: Any, new: Any) -> Any:
     """Return the smaller one; a NaN in `new` is passed over. One instruction on x86."""
     new = kept._like(new)
-    test = arith.cmpf(arith.CmpFPredicate.OLT, new.value, kept.value)
-    return type(kept)(arith.select(test, new.value, kept.value))
+    return type(kept)(arith.select(new._test("OLT", kept), new.value, kept.value))
 
 
 def clamp(x: Vector, low: float, high: float) -> Vector:
@@ -421,23 +530,6 @@ def clamp(x: Vector, low: float, high: float) -> Vector:
 def picked(a: Vector, b: Vector, positions: list[int]) -> Vector:
     """Return the lanes at `positions` of a, then b, as one row of twice the width."""
     return Vector(vector.shuffle(a.value, b.value, positions))
-
-
-def bits(x: Vector) -> Any:
-    """Return the f32 lanes as 32-bit integers, an MLIR value."""
-    return arith.bitcast(int_vector(x.lanes), x.value)
-
-
-def from_bits(value: Any) -> Vector:
-    """Reverse `bits`."""
-    return Vector(arith.bitcast(f32_vector(ir.VectorType(value.type).shape[0]), value))
-
-
-def int_constant(number: int, lanes: int) -> Any:
-    """Emit a 32-bit integer in each lane, an MLIR value."""
-    kind = int_vector(lanes)
-    element = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), number)
-    return arith.constant(kind, ir.DenseElementsAttr.get_splat(kind, element))
 
 
 def across_lanes(combine: Any, x: Vector) -> Scalar:
@@ -456,3 +548,123 @@ def tree(combine: Any, items: list[Any]) -> Any:
         pairs = [items[i : i + 2] for i in range(0, len(items), 2)]
         items = [combine(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
     return items[0]
+
+
+def mixed(a: Vector, b: Vector, factor: "Ints | int" = _HASH_FACTOR) -> Vector:
+    """Hash the bits of both: a product carries differences up, a shift takes them down.
+
+    The step and the factor, but for one that is given, are of ``lowbias32`` (Wellons, 2018).
+    """
+    x = (a.bits() ^ b.bits()) * factor
+    return (x ^ x.upper(15)).from_bits()
+
+
+def differ(these: Sequence[Vector], those: Sequence[Vector]) -> Condition:
+    """Return whether any bit of the vectors differs from its partner's."""
+    pairs = zip(these, those, strict=True)
+    apart = tree(operator.or_, [a.bits() ^ b.bits() for a, b in pairs])
+    kind = ir.IntegerType.get_signless(32)
+    found = vector.reduction(kind, vector.CombiningKind.OR, apart.value)
+    return Condition(arith.cmpi(arith.CmpIPredicate.ne, found, arith.constant(kind, 0)))
+
+
+def sums_of(vectors: Sequence[Vector], combine: Callable[[Any, Any], Any] = add) -> Vector:
+    """Add up the lanes of each vector: the sums lie side by side, each in as many lanes.
+
+    Halves of two vectors are added at once, which takes half of the shuffles of one vector after
+    the other. There are at most as many vectors as lanes; of an odd number one stands there twice
+    (`lanes_of_sums`). `combine` may stand for the addition.
+    """
+    lanes, rows = vectors[0].lanes, list(vectors)
+    width = lanes
+    while len(rows) > 1:
+        rows += rows[:1] * (len(rows) % 2)
+        width //= 2
+        # In blocks of `2 * width` lanes: the lower halves of both, and the upper ones.
+        starts = range(0, 2 * lanes, 2 * width)
+        low = [start + i for start in starts for i in range(width)]
+        high = [start + width + i for start in starts for i in range(width)]
+        pairs = zip(rows[::2], rows[1::2], strict=True)
+        rows = [combine(picked(a, b, low), picked(a, b, high)) for a, b in pairs]
+    (x,) = rows
+    while width > 1:
+        width //= 2
+        x = combine(x, x.part([i ^ width for i in range(lanes)]))
+    return x
+
+
+def lanes_of_sums(vectors: int, lanes: int) -> list[int]:
+    """Return for each lane of `sums_of` the number of the vector; some stand there twice."""
+    rows = [[number] for number in range(vectors)]
+    while len(rows) > 1:
+        rows += rows[:1] * (len(rows) % 2)
+        rows = [a + b for a, b in zip(rows[::2], rows[1::2], strict=True)]
+    (order,) = rows
+    return [order[lane * len(order) // lanes] for lane in range(lanes)]
+
+
+def transposed(rows: Sequence[Vector]) -> list[Vector]:
+    """Transpose a square block of vectors: as many as lanes, by shuffles of 128 bits.
+
+    Shuffles that stay within 128 bits are one quick instruction on x86: pairs of rows are
+    interleaved by single numbers, then by pairs, which transposes each 4 x 4; then the quarters
+    change places.
+    """
+    lanes = len(rows)
+    units = range(0, lanes, _QUAD)
+    columns: list[list[Vector]] = [[] for _ in range(_QUAD)]
+    for q in units:
+        a, b, c, d = rows[q : q + _QUAD]
+        for half in (0, 2):
+            # Columns `half` and `half + 1` of four rows, in each 128 bits.
+            ab, cd = (_interleaved(*pair, half, units) for pair in ((a, b), (c, d)))
+            for odd in (0, 1):
+                spots = [u + 2 * odd + s for u in units for s in (0, 1, lanes, lanes + 1)]
+                columns[half + odd].append(picked(ab, cd, spots))
+    made = [_quarters(column, lanes) for column in columns]
+    return [made[c % _QUAD][c // _QUAD] for c in range(lanes)]
+
+
+def _interleaved(a: Vector, b: Vector, half: int, units: range) -> Vector:
+    lanes = units.stop
+    return picked(a, b, [u + half + s for u in units for s in (0, lanes, 1, lanes + 1)])
+
+
+def _quarters(parts: list[Vector], lanes: int) -> list[Vector]:
+    """[u, p] -> [p, u], where u counts units of 128 bits in a vector and p the vectors."""
+    if len(parts) == 1:
+        return parts
+    pairs = list(zip(parts[::2], parts[1::2], strict=True))
+    halves = []
+    for odd in (0, 1):
+        spots = [u + s for u in range(odd * _QUAD, 2 * lanes, 2 * _QUAD) for s in range(_QUAD)]
+        halves.append(_quarters([picked(a, b, spots) for a, b in pairs], lanes))
+    return [unit for pair in zip(*halves, strict=True) for unit in pair]
+
+
+def widened(value: Any, dtype: str) -> Vector:
+    """Return the numbers whose bits an MLIR vector of 16-bit integers holds, exactly, as f32."""
+    lanes = ir.VectorType(value.type).shape[0]
+    if dtype == "f16":
+        halves = arith.bitcast(ir.VectorType.get([lanes], ir.F16Type.get()), value)
+        return Vector(arith.extf(f32_vector(lanes), halves))
+    return (Ints(value).wide(signed=False) << _BF16_SHIFT).from_bits()
+
+
+def narrowed(x: Vector, dtype: str) -> Any:
+    """Reverse `widened`: round to the nearest number of the type, of two the even one.
+
+    That of bf16 is made of integer operations: a NaN stays one, what is beyond becomes infinite.
+    """
+    if dtype == "f16":
+        half = ir.VectorType.get([x.lanes], ir.F16Type.get())
+        return arith.bitcast(int_vector(x.lanes, 16), arith.truncf(half, x.value))
+    held = x.bits()
+    up = held + ((1 << 15) - 1) + (held.upper(_BF16_SHIFT) & 1)
+    made = arith.select(x.is_nan().value, (held | 1 << 22).value, up.value)
+    return Ints(made).upper(_BF16_SHIFT).cut(16).value
+
+
+def rounded(x: Vector, dtype: str) -> Vector:
+    """Round to the nearest number of f16 or bf16."""
+    return widened(narrowed(x, dtype), dtype)

@@ -19,8 +19,8 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.elementwise import PREDICATES
 from pyc_mlir.dialects.ops.resize import COORDINATES, ROUNDINGS
 from pyc_mlir.dialects.types import DTYPES, TensorType
+from pyc_mlir.pipelines.kernels.lang.functions import STEPS
 from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, ROW, Pointwise, PointwiseStep
-from pyc_mlir.pipelines.kernels.lang.pointwise_ops import STEPS
 from pyc_mlir.pipelines.kernels.match import MatrixView
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.kernels.families.bytes import (
     AMX,
     FORMS,
@@ -35,16 +34,13 @@ from pyc_mlir.pipelines.kernels.families.bytes import (
     VNNI,
     ByteFilters,
     Dot,
-    IntVector,
     TapRanges,
     TapSums,
     TileWindow,
-    after_sums,
     best_dot,
-    bias_of,
+    find_bytes,
     fits_tiles,
     has_dot,
-    is_shifted,
     quad_starts,
 )
 from pyc_mlir.pipelines.kernels.families.conv.direct import (
@@ -55,16 +51,10 @@ from pyc_mlir.pipelines.kernels.families.conv.direct import (
     MetTaps,
     cut_conv,
 )
-from pyc_mlir.pipelines.kernels.families.window import (
-    PIXELS_OF_RESULT,
-    ConvAxis,
-    Piece,
-    Segment,
-    axes_of,
-    pixels_of,
-)
+from pyc_mlir.pipelines.kernels.families.window import ConvAxis, Piece, Segment, axes_of
 from pyc_mlir.pipelines.kernels.knobs import knob
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang import values as ops
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.narrow import BOUNDS, NARROW, Narrow
 from pyc_mlir.pipelines.kernels.lang.tiles import (
@@ -75,19 +65,10 @@ from pyc_mlir.pipelines.kernels.lang.tiles import (
     TileShape,
     local_memory,
 )
-from pyc_mlir.pipelines.kernels.lang.values import Index, Mask, arith, int_vector, least, vector
-from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView
-from pyc_mlir.pipelines.kernels.nest import (
-    Finish,
-    Panel,
-    Panels,
-    ProductTile,
-    Row,
-    cores_for,
-    share,
-)
-from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
-from pyc_mlir.pipelines.streams.ir import ir
+from pyc_mlir.pipelines.kernels.lang.values import Index, Ints, Mask
+from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer
+from pyc_mlir.pipelines.kernels.nest import Finish, Panel, Panels, ProductTile, cores_for, share
+from pyc_mlir.pipelines.kernels.registry import Family
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_constants import constant
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -120,10 +101,10 @@ class ByteConv(DirectConv, family="int8"):
     result: str = knob("f32", among=RESULTS)
     form: str = knob(MADD, among=FORMS)
     narrow: Narrow = NARROW
+    small = ("zero", "sums", "bias")
 
-    def misfit(self) -> str:
-        """Return what was expected of the images, the form and the result."""
-        if expected := super().misfit():
+    def _misfit(self) -> str:
+        if expected := super()._misfit():
             return expected
         if self.groups > 1 or self.parts or self.planar:
             return "NHWC images without groups"
@@ -148,21 +129,29 @@ class ByteConv(DirectConv, family="int8"):
     ) -> "ByteConv":
         """Return the knobs for a target's registers and cores; `others` are further fields."""
         form = others.get("form", best_dot(target))
-        if form == AMX:
-            made = ByteConv(images, *axes, channels, filters, form=form, width=32, panel=32)
-            cores = cores_for(target, made.product_flops, float(made.weights))
-            return replace(made, **{"workgroups": cut_conv(cores, made, made.panel), **others})
-        made = ByteConv(images, *axes, channels, filters, form=form)
-        lanes = target.vector_bytes // 4
-        vectors = 2 if target.vector_registers < 32 else 4
-        spare = 2 if form == VNNI else 4 if target.vector_registers >= 32 else 3
-        width = (target.vector_registers - spare - vectors) // vectors
-        if made.columns.outputs < width and not made.columns.name:
-            width = max(1, made.columns.outputs)
-        panel = -(-vectors * lanes // 16) * 16
-        made = replace(made, width=width, panel=panel)
+        made = ByteConv(images, *axes, channels, filters, form=form, width=32, panel=32)
+        if form != AMX:
+            lanes, many = target.vector_bytes // 4, target.vector_registers >= 32
+            vectors = 4 if many else 2
+            spare = 2 if form == VNNI else 4 if many else 3
+            width = (target.vector_registers - spare - vectors) // vectors
+            if not made.columns.name:
+                width = max(1, min(width, made.columns.outputs))
+            made = replace(made, width=width, panel=-(-vectors * lanes // 16) * 16)
         cores = cores_for(target, made.product_flops, float(made.weights))
-        return replace(made, **{"workgroups": cut_conv(cores, made, panel), **others})
+        return replace(made, **{"workgroups": cut_conv(cores, made, made.panel), **others})
+
+    def refusal(self, target: Target) -> str:
+        """Refuse a missing instruction, and a tile beyond the registers."""
+        if not has_dot(target, self.form):
+            return f"int8: expected a target with the form {self.form}, got {target.name}"
+        if self.form == AMX:
+            return ""
+        vectors, most = self.panel * 4 // target.vector_bytes, target.vector_registers
+        registers = self.width * vectors + vectors
+        return (
+            f"int8: expected at most {most} registers, got {registers}" if registers > most else ""
+        )
 
     @property
     def panels(self) -> Panels:
@@ -192,60 +181,40 @@ class ByteConv(DirectConv, family="int8"):
         """True where a zero point, or that of bytes without a sign, is taken off the sums."""
         return self.shifted or (self.signed and self.form == VNNI)
 
-    def kernel(self, name: str) -> Kernel:
-        """Return the kernel `name`.
-
-        Its operands are x, w, [zero], [sums], [bias], the epilogue's, y, [a copy of x].
-        """
-        x = (self.images, self.rows.dim, self.columns.dim, self.channels)
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x, w, [zero], [sums], [bias], what the epilogue reads, y, [a copy of x]."""
+        (x,) = self.sources
         sums = TapSums(self.rows, self.columns, self.channels, self.filters)
-        matrix = pixels_of(self.images, self.output_dims)
-        result = (self.images, *self.output_dims, self.filters)
-        taken = [
-            Operand("x", x, dtype="i8"),
+        parts = self.workgroups[0]
+        copy = (math.prod(self.workgroups), self.is_copied and self.window.copied_bytes(parts))
+        return (
+            replace(x, dtype="i8"),
             Operand("w", (self.panels.size,), dtype="i32", layout=self.filters_layout),
-            *[Operand("zero", (1,), dtype="i32")] * self.shifted,
-            *[Operand("sums", (sums.size,), dtype="i32", layout=sums)] * self.corrects,
-            *[Operand("bias", (self.filters,), dtype="i32")] * self.bias,
-            *self.epilogue.operands("e", matrix, self.filters),
-            Operand("y", result, "out", RESULTS[self.result]),
-        ]
-        if self.is_copied:
-            shares = (math.prod(self.workgroups), self.window.copied_bytes(self.workgroups[0]))
-            taken.append(Operand("copy", shares, "out", "i8"))
-        grid = self.workgroups
-        return Kernel(name, tuple(taken), lambda size: grid, self._body, merged=PIXELS_OF_RESULT)
+            *(Operand("zero", (1,), dtype="i32"),) * self.shifted,
+            *(Operand("sums", (sums.size,), dtype="i32", layout=sums),) * self.corrects,
+            *(Operand("bias", (self.filters,), dtype="i32"),) * self.bias,
+            *self.epilogue.operands("e", self.matrix_rows, self.filters),
+            Operand("y", (*self.output_dims, self.filters), "out", RESULTS[self.result]),
+            *(Operand("copy", copy, "out", "i8"),) * self.is_copied,
+        )
 
-    def _body(self, k: Build, *memory: Memory) -> None:
-        x, w, *rest = memory
-        copy = rest.pop() if self.is_copied else None
-        zero = rest.pop(0) if self.shifted else None
-        sums = rest.pop(0) if self.corrects else None
-        bias = rest.pop(0) if self.bias else None
-        *reads, y = rest
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
         narrow = self.narrow if self.result in BOUNDS else None
         tile = self.width * self.panel
-        finish = Finish.of(k, self.epilogue, reads, y, tile, narrow)
-        point = None
-        if zero is not None or sums is not None:
-            point = zero_point(k, zero, 128 if self.signed and self.form == VNNI else 0)
-        own = (Piece(x, 0, 0, self.channels),)
-        loops = DirectBytes(k, self, own, w, finish, None, sums, bias, point)
+        finish = Finish.of(k, self.epilogue, memory, memory["y"], tile, narrow)
+        # Bytes with a sign are stored 128 larger.
+        more, point = 128 if self.signed and self.form == VNNI else 0, None
+        if self.shifted:
+            point = memory["zero"].one(0)
+            point = point + more if more else point
+        elif self.corrects:
+            point = Ints.of(more, k.lanes)
+        taken = (memory.get("sums"), memory.get("bias"), point)
+        loops = DirectBytes(k, self, self.pieces(memory), memory["w"], finish, None, *taken)
         if self.form == AMX:
-            TiledBytes.of(loops, copy).build()
+            TiledBytes.of(loops, memory.get("copy")).build()
         else:
             loops.build()
-
-
-def zero_point(k: Build, zero: Memory | None, more: int) -> IntVector:
-    """Return the zero point in each lane, plus the number that bytes are stored larger by."""
-    constant = IntVector.of(more, k.lanes)
-    if zero is None:
-        return constant
-    i32 = ir.IntegerType.get_signless(32)
-    one = zero.load_as(ir.VectorType.get([1], i32), 0)
-    whole = vector.broadcast(int_vector(k.lanes), vector.extract(one, [], [0]))
-    return IntVector(whole) + constant if more else IntVector(whole)
 
 
 @dataclass(frozen=True)
@@ -255,10 +224,12 @@ class DirectBytes(Direct):
     knobs: ByteConv
     sums_of_taps: Memory | None
     bias: Memory | None
-    zero: IntVector | None
+    zero: Ints | None
 
-    def _zero(self) -> Any:
-        return IntVector.of(0, self.k.lanes)
+    @property
+    def zero_sum(self) -> Any:
+        """The number that a sum begins with."""
+        return Ints.of(0, self.k.lanes)
 
     def _completed(
         self,
@@ -268,22 +239,24 @@ class DirectBytes(Direct):
         places: Sequence[Lanes],
         sums: list[Any],
     ) -> list[Any]:
-        made: dict[tuple[Any, int], IntVector] = {}
+        made: dict[tuple[Any, int], Any] = {}
         for p in range(width):
             met = [s.taps for s in segments if p in s.outputs]
+            run = tuple(str(m) if isinstance(m, range) else id(m) for m in met)
             for v, at in enumerate(places):
-                n = p * len(places) + v
-                key = (_run_key(met), v)
-                if key not in made:
-                    made[key] = self.offset(row, met, at)
-                if made[key] is not None:
-                    sums[n] = sums[n] + made[key]
+                if (run, v) not in made:
+                    made[run, v] = self.offset(row, met, at)
+                if made[run, v] is not None:
+                    sums[p * len(places) + v] += made[run, v]
+        return self.results(sums)
+
+    def results(self, sums: list[Any]) -> list[Any]:
+        """Return sums as the epilogue takes them."""
         return sums if self.knobs.result == "i32" else [total.to_float() for total in sums]
 
     def offset(self, row: ConvRow, met: list[Any], at: Any) -> Any:
         """Return the addend of a pixel's sums: the bias, less the zero point's share."""
-        kind = int_vector(self.k.lanes)
-        offset = None if self.bias is None else IntVector(self.bias.load_as(kind, at))
+        offset = None if self.bias is None else self.bias.ints(at)
         if self.sums_of_taps is None or self.zero is None:
             return offset
         knobs = self.knobs
@@ -295,9 +268,8 @@ class DirectBytes(Direct):
             number = number + _number(along, Index.of(met[0].start), Index.of(met[-1].stop))
         else:
             number = number + _number(along, *met[0])
-        place = replace(at, start=number * knobs.filters + at.start)
-        share = IntVector(self.sums_of_taps.load_as(kind, place)) * self.zero
-        return (IntVector.of(0, self.k.lanes) if offset is None else offset) - share
+        share = self.sums_of_taps.ints(at.moved(number * knobs.filters)) * self.zero
+        return (self.zero_sum if offset is None else offset) - share
 
     def _channels(
         self,
@@ -312,15 +284,14 @@ class DirectBytes(Direct):
         k, knobs = self.k, self.knobs
         dot = Dot(k, knobs.form, knobs.signed)
         image, y, x = place
-        kind, width = int_vector(k.lanes), panel.panel.width
+        width = panel.panel.width
 
         def quad(p: int, channel: Index) -> list[Any]:
             return dot.load(piece.memory, image, y, x + p * knobs.columns.stride, channel)
 
-        def right(v: int, at: Index) -> list[IntVector]:
+        def right(v: int, at: Index) -> list[Ints]:
             start = weights + at * (width * dot.words)
-            words = (start + (n * width + v * k.lanes) for n in range(dot.words))
-            return [IntVector(self.w.load_as(kind, word)) for word in words]
+            return [self.w.ints(start + (n * width + v * k.lanes)) for n in range(dot.words)]
 
         tile = ProductTile(
             *(k, outputs, len(sums) // outputs, knobs.unroll),
@@ -334,10 +305,6 @@ class DirectBytes(Direct):
             last = replace(tile, left=lambda p, at: quad(p, Index.of(starts[-1])))
             kept = last.step(Index.of(whole), kept)
         return kept
-
-
-def _run_key(met: list[Any]) -> Any:
-    return tuple(str(m) if isinstance(m, range) else id(m) for m in met)
 
 
 def _number(ranges: TapRanges, first: Index, end: Index) -> Index:
@@ -366,11 +333,17 @@ class TileRun:
 
 @dataclass(frozen=True)
 class TiledBytes:
-    """One kernel under construction; `loops` has its memory, `copy` that of a padded image."""
+    """One kernel under construction; `loops` has its memory, `copy` that of a padded image.
+
+    A block is `high` tiles of pixels by `wide` tiles of filters.
+    """
 
     loops: DirectBytes
+    high: int
+    wide: int
     window: TileWindow
     height: Index
+    pixels: Index
     tiles: Tiles
     sums: Memory
     offsets: Memory
@@ -382,21 +355,16 @@ class TiledBytes:
         k, knobs = loops.k, loops.knobs
         window = TileWindow(knobs.rows, knobs.columns, knobs.channels)
         height = Index.of(window.height)
-        if window.is_product:
-            height = _even(_pixels(loops))
+        pixels = math.prod(map(k.size, knobs.output_dims), start=Index.of(1))
+        if window.is_product and pixels.number is not None:
+            height = pixels.ceildiv(pixels.ceildiv(ROWS))
+        elif window.is_product:
+            # 16, less of fewer pixels, but at least 1: no tile has 0 rows.
+            height = ROWS - ops.least(ROWS - ops.least(pixels, ROWS), ROWS - 1)
         sums = local_memory(k, knobs.width * knobs.panel, "i32")
         offsets = local_memory(k, knobs.panel, "i32")
-        return TiledBytes(loops, window, height, Tiles(k), sums, offsets, copy)
-
-    @property
-    def _high(self) -> int:
-        """Tiles of pixels in a block."""
-        return self.loops.knobs.width // ROWS
-
-    @property
-    def _wide(self) -> int:
-        """Tiles of filters in a block."""
-        return self.loops.knobs.panel // COLUMNS
+        tiles = (knobs.width // ROWS, knobs.panel // COLUMNS)
+        return TiledBytes(loops, *tiles, window, height, pixels, Tiles(k), sums, offsets, copy)
 
     def build(self) -> None:
         """Build all panels over this workgroup's pixels, image by image where it has windows."""
@@ -404,7 +372,7 @@ class TiledBytes:
         sums, left = TileShape(self.height), TileShape(self.height, self.window.chunk)
         right = TileShape(self.window.chunk // _WORD)
         self.tiles.configure(
-            [sums] * (self._high * self._wide) + [left] * self._high + [right] * self._wide
+            [sums] * (self.high * self.wide) + [left] * self.high + [right] * self.wide
         )
         if self.window.is_product:
             self._panels(self._matrix())
@@ -418,11 +386,11 @@ class TiledBytes:
     def _matrix(self) -> TileRun:
         """Return the tiles of a product, of all images."""
         k, knobs, x = self.loops.k, self.loops.knobs, self._x
-        count = _pixels(self.loops)
+        count = self.pixels
         start = x.address(0, 0, 0, 0)
 
         def place(tile: Index) -> TilePlace:
-            pixel = least(tile * self.height, count - self.height)
+            pixel = ops.least(tile * self.height, count - self.height)
             return TilePlace(pixel, start + pixel * knobs.channels)
 
         tiles = count.ceildiv(self.height)
@@ -437,7 +405,10 @@ class TiledBytes:
         base = self._x.address(image, first * knobs.rows.stride, 0, 0) if start is None else start
 
         def place(tile: Index) -> TilePlace:
-            row, column = tile // along, least(tile % along * window.height, wide - window.height)
+            row, column = (
+                tile // along,
+                ops.least(tile % along * window.height, wide - window.height),
+            )
             pixel = (image * high + (first + row)) * wide + column
             source = row * (knobs.rows.stride * window.pitch)
             return TilePlace(
@@ -454,18 +425,19 @@ class TiledBytes:
         """Build every panel of this workgroup, also the narrower last one."""
         k, knobs, panels = self.loops.k, self.loops.knobs, self.loops.knobs.panels
         none = Index.of(0)
+
+        def work(panel: Panel) -> None:
+            self._panel(FilterPanel(panel, none, panel.start(panels)), run)
+
         if panels.full:
             with k.range(*share(k, 1, knobs.workgroups[1], Index.of(panels.full))) as number:
-                panel = Panel(number, number * panels.panel, panels.panel)
-                self._panel(FilterPanel(panel, none, panel.start(panels)), run)
+                work(panels.at(number))
         if panels.last_width:
             with k.range(*share(k, 1, knobs.workgroups[1], Index.of(1))):
-                panel = Panel.last(panels)
-                self._panel(FilterPanel(panel, none, panel.start(panels)), run)
+                work(panels.last())
 
     def _panel(self, panel: FilterPanel, run: TileRun) -> None:
-        """Compute all pixels by the filters of a panel."""
-        k, high = self.loops.k, self._high
+        k, high = self.loops.k, self.high
         shifted = self._write_offsets(panel)
         count = run.end - run.first
         blocks, rest = count // high, count % high
@@ -489,28 +461,23 @@ class TiledBytes:
         return True
 
     def _block(self, panel: FilterPanel, places: Sequence[TilePlace], shifted: bool) -> None:
-        """Compute some tiles of pixels by the filters of a panel."""
         tiles, wide = self.tiles, panel.panel.width // COLUMNS
         for i in range(len(places)):
             for v in range(wide):
                 if shifted:
-                    tiles.load(self._sum(i, v), self.offsets.address(v * COLUMNS), 0)
+                    tiles.load(i * self.wide + v, self.offsets.address(v * COLUMNS), 0)
                 else:
-                    tiles.zero(self._sum(i, v))
+                    tiles.zero(i * self.wide + v)
         self._add_runs(panel, places)
         pitch = panel.panel.width * _WORD
         for i in range(len(places)):
             for v in range(wide):
                 held = self.sums.address(i * (ROWS * panel.panel.width) + v * COLUMNS)
-                tiles.store(self._sum(i, v), held, pitch)
+                tiles.store(i * self.wide + v, held, pitch)
         for i, place in enumerate(places):
             self._finish(panel, place, i * (ROWS * panel.panel.width))
 
-    def _sum(self, i: int, v: int) -> int:
-        return i * self._wide + v
-
     def _add_runs(self, panel: FilterPanel, places: Sequence[TilePlace]) -> None:
-        """Add the products under all taps."""
         k, knobs, window = self.loops.k, self.loops.knobs, self.window
         starts, words = window.starts, window.chunk // _WORD * COLUMNS
         along = window.runs[0] // knobs.rows.kernel
@@ -527,36 +494,31 @@ class TiledBytes:
     def _add(
         self, panel: FilterPanel, places: Sequence[TilePlace], source: Index, weights: Index
     ) -> None:
-        """Add the products of one chunk."""
         knobs, tiles = self.loops.knobs, self.tiles
-        wide, sums = panel.panel.width // COLUMNS, self._high * self._wide
+        wide, sums = panel.panel.width // COLUMNS, self.high * self.wide
         pitch = knobs.channels * knobs.columns.stride
         dtypes = ("i8" if knobs.signed else "ui8", "i8")
         for i, place in enumerate(places):
             left = sums + i
             tiles.load(left, place.address + source, pitch)
             for v in range(wide):
-                right = sums + self._high + v
+                right = sums + self.high + v
                 if i == 0:
                     words = weights + v * (knobs.panels.depth * COLUMNS)
                     tiles.load(right, self.loops.w.address(words), ROW_BYTES)
-                tiles.add_product(self._sum(i, v), left, right, dtypes)
+                tiles.add_product(i * self.wide + v, left, right, dtypes)
 
     def _finish(self, panel: FilterPanel, place: TilePlace, held: int) -> None:
         """Store what the epilogue makes of the sums of a tile of pixels."""
         loops, k, none = self.loops, self.loops.k, Index.of(0)
-        places, kind = panel.panel.places(k), int_vector(k.lanes)
+        places = panel.panel.places(k)
+        # One pixel at a time: the loop that a heavy epilogue asks for is there.
+        finish = replace(loops.finish, kept=None)
         with k.range(self.height) as p:
             pixel, first = place.pixel + p, p * panel.panel.width + held
-            sums: list[Any] = [
-                IntVector(self.sums.load_as(kind, first + v * k.lanes)) for v in range(len(places))
-            ]
-            if loops.knobs.result != "i32":
-                sums = [total.to_float() for total in sums]
-            own: Row = (pixel, (none, none, pixel))
-            # One pixel at a time: the loop that a heavy epilogue asks for is there.
-            finish = replace(loops.finish, kept=None)
-            finish.tile(sums, places, lambda _: own, panel.panel.left)
+            sums = [self.sums.ints(first + v * k.lanes) for v in range(len(places))]
+            own = (pixel, (none, none, pixel))
+            finish.tile(loops.results(sums), places, lambda _: own, panel.panel.left)
 
     def _copied(self, image: Index, first: Index, end: Index) -> Index:
         """Copy the rows under some rows of outputs, with their border; the address of the copy."""
@@ -568,7 +530,16 @@ class TiledBytes:
             own = Index.of(0)
         left = columns.low * knobs.channels
         length = columns.size * knobs.channels
-        border = self._border()
+        line, zero = ops.int_vector(ROW_BYTES, 8), self.loops.zero
+        if zero is None:
+            one = ops.arith.constant(line.element_type, 0)
+        else:
+            one = ops.arith.trunci(line.element_type, ops.vector.extract(zero.value, [], [0]))
+        held = ops.vector.broadcast(line, one)
+
+        def border(_: Lanes) -> Any:
+            return held
+
         with k.range((end - first) * rows.stride + window.reach) as row:
             at, to = first * rows.stride + row, row * window.pitch
             inside = at < rows.size + rows.low
@@ -577,31 +548,17 @@ class TiledBytes:
             self._move(own, to, left, border)
             self._move(own, to + (left + length), window.pitch - left - length, border)
 
-            def inner(at: Index = at, to: Index = to) -> list[Any]:
-                y = at - rows.low
-                self._move(own, to + left, length, lambda lanes: self._bytes(image, y, lanes))
-                return []
+            def inner(at: Index = at, to: Index = to) -> None:
+                def source(lanes: Lanes) -> Any:
+                    return self._x.load_as(line, image, at - rows.low, 0, lanes)
 
-            def outer(to: Index = to) -> list[Any]:
+                self._move(own, to + left, length, source)
+
+            def outer(to: Index = to) -> None:
                 self._move(own, to + left, length, border)
-                return []
 
             k.either(inside, [], inner, outer)
         return self.copy.address(own, 0)
-
-    def _bytes(self, image: Index, row: Index, lanes: Lanes) -> Any:
-        """Load bytes of a row of an image, from one on."""
-        return self._x.load_as(_line("i8"), image, row, 0, lanes)
-
-    def _border(self) -> Callable[[Lanes], Any]:
-        """Return what the border of a copy is loaded from: the zero point."""
-        i8 = ir.IntegerType.get_signless(8)
-        if self.loops.zero is None:
-            one = arith.constant(i8, 0)
-        else:
-            one = arith.trunci(i8, vector.extract(self.loops.zero.value, [], [0]))
-        line = vector.broadcast(_line("i8"), one)
-        return lambda _: line
 
     def _move(self, own: Index, start: Index, count: int, source: Callable[[Lanes], Any]) -> None:
         """Write `count` bytes of a copy, a line at once, from what `source` loads at a place."""
@@ -610,42 +567,9 @@ class TiledBytes:
         with self.loops.k.range(0, whole, ROW_BYTES) as at:
             self.copy.store_as(source(Lanes(at)), own, start + at)
         if count > whole:
-            mask = Mask(vector.constant_mask(_line("i1"), [count - whole]))
+            mask = Mask.first(count - whole, ROW_BYTES)
             held = source(Lanes(Index.of(whole), mask))
             self.copy.store_as(held, own, start + whole, mask=mask)
-
-
-def _even(pixels: Index) -> Index:
-    """Return the rows of tiles for so many pixels: evenly cut if known, else 16, less of fewer."""
-    if pixels.number is not None:
-        return pixels.ceildiv(pixels.ceildiv(ROWS))
-    # At least 1: no tile has 0 rows.
-    return ROWS - least(ROWS - least(pixels, ROWS), ROWS - 1)
-
-
-def _line(element: str) -> Any:
-    return ir.VectorType.get([ROW_BYTES], ir.IntegerType.get_signless(int(element[1:])))
-
-
-def _pixels(loops: DirectBytes) -> Index:
-    k, knobs = loops.k, loops.knobs
-    high, wide = (k.size(d) for d in knobs.output_dims)
-    return k.size(knobs.images) * high * wide
-
-
-def _refusal(knobs: ByteConv, target: Target) -> str:
-    """Return the reason against knobs: no such instruction, or a tile beyond the registers."""
-    if reason := refuse_narrow(target):
-        return reason
-    if not has_dot(target, knobs.form):
-        return f"int8: expected a target with the form {knobs.form}, got {target.name}"
-    if knobs.form == AMX:
-        return ""
-    vectors = knobs.panel * 4 // target.vector_bytes
-    registers = knobs.width * vectors + vectors
-    if registers > target.vector_registers:
-        return f"int8: expected at most {target.vector_registers} registers, got {registers}"
-    return ""
 
 
 def _cost(knobs: ByteConv, target: Target, sizes: Mapping[str, int]) -> Cost:
@@ -655,7 +579,7 @@ def _cost(knobs: ByteConv, target: Target, sizes: Mapping[str, int]) -> Cost:
     share = constant(f"kernel.int8.{own.form}")
     done += share * _FINISHING_FLOPS.get(own.form, 0) * own.pixels * own.filters
     operands = own.kernel("k").operands_of_work
-    traffic = sum(o.nbytes for o in operands if o.name not in ("zero", "sums", "bias"))
+    traffic = sum(o.nbytes for o in operands if o.name not in own.small)
     made = CostModel(target).kernel(f"int8.{own.form}", done, traffic)
     return replace(made, flops=own.flops, constant_bytes=4 * own.panels.size)
 
@@ -677,49 +601,33 @@ def tile_flops(knobs: ByteConv, pixels: int) -> float:
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Match a product or convolution with constant weights and the ops after it that fit."""
-    node = work.nodes[0]
-    if node.name not in ("integer_matmul", "integer_conv2d") or refuse_narrow(target):
+    node, found = work.nodes[0], find_bytes(work)
+    if found is None:
         return []
-    x, weights, zero = node.operands
-    if not work.is_constant(weights) or work.type(weights).dtype != DTYPES["i8"]:
-        return []
-    shape, out = work.type(x).shape, node.type
-    cut = out.rank - 1
-    channels, filters = shape[-1], out.shape[-1]
-    if not channels or not filters:
-        return []
+    shape = work.type(found.x).shape
     if node.name == "integer_matmul":
         rows = sizes(shape[:-1])
         if rows == 0:
             return []
         pixels = ConvAxis(rows or NOMINAL_DIMENSION, name="" if rows else "m")
-        images, axes, feed = 1, (ConvAxis(1), pixels), Feed(x, (0, 0, len(shape) - 1))
+        images, axes, cuts = 1, (ConvAxis(1), pixels), (0, 0, len(shape) - 1)
     else:
         nhwc = node.params["layout"] == "NHWC" and node.params["groups"] == 1
-        axes = axes_of(node.params, shape[1:3], work.type(weights).shape[:2]) if nhwc else None
+        kernel = work.type(found.weights).shape[:2]
+        axes = axes_of(node.params, shape[1:3], kernel) if nhwc else None
         if axes is None:
             return []
-        images, feed = ("n" if shape[0] is None else shape[0]), Feed(x, (1, 2, 3))
+        images, cuts = ("n" if shape[0] is None else shape[0]), (1, 2, 3)
         if all(a == ConvAxis(a.size) for a in axes) and isinstance(images, int):
             pixels = ConvAxis(images * axes[0].size * axes[1].size)
-            images, axes, feed = 1, (ConvAxis(1), pixels), Feed(x, (0, 0, 3))
-    shifted = is_shifted(work, zero)
-    bias, first = bias_of(work, filters)
-    after = after_sums(work, first, MatrixView(out.shape, cut))
-    if after.result == "i32":
-        bias = None
-    common = dict(
-        epilogue=after.program, result=after.result, narrow=after.narrow,
-        signed=work.type(x).dtype == DTYPES["i8"], shifted=shifted, bias=bias is not None,
-    )  # fmt: skip
-    held = not shifted or _is_byte(work, zero, work.type(x).dtype)
-    knobs = _best(target, (images, axes, channels, filters), common, held)
+            images, axes, cuts = 1, (ConvAxis(1), pixels), (0, 0, 3)
+    held = not found.shifted or _is_byte(work, found.zero, work.type(found.x).dtype)
+    knobs = _best(target, (images, axes, found.channels, found.filters), found.fields, held)
     if knobs is None:
         return []
-    flat = Feed(weights, (work.type(weights).rank - 1,))
-    feeds = [feed, flat, *[Feed(zero)] * shifted, *[flat] * knobs.corrects]
-    feeds += [] if bias is None else [Feed(bias)]
-    return FAMILY.offer(knobs, target, after.covers, (*feeds, *after.feeds))
+    flat = Feed(found.weights, (work.type(found.weights).rank - 1,))
+    feeds = found.feeds(Feed(found.x, cuts), flat, sums=knobs.corrects)
+    return FAMILY.offer(knobs, target, found.after.covers, feeds)
 
 
 def _best(
@@ -735,7 +643,7 @@ def _best(
             knobs = ByteConv.for_bytes(target, *sizes, form=form, **common)
         except PycError:
             continue
-        if not _refusal(knobs, target) and (held or not knobs.is_copied):
+        if FAMILY.offers(knobs, target) and (held or not knobs.is_copied):
             made.append(knobs)
     unknown = {k: dict.fromkeys(k.kernel("k").sizes, NOMINAL_DIMENSION) for k in made}
     return min(made, key=lambda k: _cost(k, target, unknown[k]).seconds, default=None)
@@ -748,4 +656,4 @@ def _is_byte(work: Work, zero: int, dtype: np.dtype) -> bool:
     return read is not None and bool(info.min <= int(read().item()) <= info.max)
 
 
-FAMILY = Family("int8", ByteConv, match, _refusal, _cost)
+FAMILY = Family("int8", ByteConv, match, cost=_cost)

@@ -14,51 +14,33 @@ nearest place on it there, which the window has too: the maximum stays.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self, cast
 
 import numpy as np
 
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.pipelines.kernels.families.bytes import RESULTS, after_sums, bias_of, is_shifted
+from pyc_mlir.pipelines.kernels.families.bytes import RESULTS, bias_of, find_bytes
 from pyc_mlir.pipelines.kernels.families.window import (
-    PIXELS_OF_RESULT,
     ChannelSlice,
     ConvAxis,
+    Images,
     Piece,
     TileRun,
+    WindowKnobs,
     axes_of,
     find,
-    fits,
-    operands,
-    pieces,
-    pixels_of,
     taps_at,
 )
 from pyc_mlir.pipelines.kernels.knobs import KernelKnobs, knob, known, one_of, shares
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
+from pyc_mlir.pipelines.kernels.lang import values as ops
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.narrow import BOUNDS, NARROW, Narrow, Whole
+from pyc_mlir.pipelines.kernels.lang.narrow import BOUNDS, NARROW, Narrow
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.lang.stored import floats
-from pyc_mlir.pipelines.kernels.lang.values import (
-    Index,
-    Mask,
-    Scalar,
-    Vector,
-    add,
-    arith,
-    fma,
-    int_vector,
-    least,
-    maximum,
-    vector,
-)
+from pyc_mlir.pipelines.kernels.lang.values import Index, Mask, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
 from pyc_mlir.pipelines.kernels.nest import Finish, cores_for, share
 from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
-from pyc_mlir.pipelines.streams.ir import ir
-from pyc_mlir.pipelines.target.cost import Cost
-from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work
 
@@ -76,7 +58,7 @@ def _width(target: Target, columns: ConvAxis) -> int:
 
 
 @dataclass(frozen=True)
-class Geometry(KernelKnobs, family="window"):
+class Geometry(WindowKnobs, family="window"):
     """x[images, rows, columns, channels] under a window; `width` outputs are one register tile.
 
     x may lie in `parts`.
@@ -89,10 +71,6 @@ class Geometry(KernelKnobs, family="window"):
     width: int = knob(8, lambda k, _: range(1, min(_WIDTH, max(1, k.outputs[1])) + 1))
     workgroups: int = knob(1, lambda k, target: shares(target, known(k.images) * k.outputs[0]))
     parts: tuple[ChannelSlice, ...] = ()
-
-    def misfit(self) -> str:
-        """Return what was expected of the parts."""
-        return "" if fits(self.channels, self.parts) else "parts that are all channels"
 
     @staticmethod
     def on(
@@ -110,16 +88,6 @@ class Geometry(KernelKnobs, family="window"):
         return replace(made, width=_width(target, columns), workgroups=cores, parts=parts)
 
     @property
-    def outputs(self) -> tuple[int, int]:
-        """Rows and columns of an image of the result."""
-        return self.rows.outputs, self.columns.outputs
-
-    @property
-    def taps(self) -> int:
-        """Positions of the window."""
-        return self.rows.kernel * self.columns.kernel
-
-    @property
     def is_covered(self) -> bool:
         """True where every window meets the image."""
         axes = (self.rows, self.columns)
@@ -127,37 +95,22 @@ class Geometry(KernelKnobs, family="window"):
             any(a.meets(o, t) for t in range(a.kernel)) for a in axes for o in range(a.outputs)
         )
 
-    @property
-    def sources(self) -> list[Operand]:
-        """The operand x, or one for each part."""
-        image = (self.images, self.rows.size, self.columns.size)
-        return operands(image, self.channels, self.parts)
-
-    @property
-    def result(self) -> Operand:
-        """The operand y."""
-        return Operand("y", (self.images, *self.outputs, self.channels), "out")
-
-    @property
-    def matrix_rows(self) -> Dim:
-        """The rows of the epilogue's matrix."""
-        return pixels_of(self.images, self.outputs)
-
-    @property
-    def pixels(self) -> int:
-        """Positions of the result, in all images."""
-        return known(self.images) * self.outputs[0] * self.outputs[1]
+    @staticmethod
+    def of(target: Target, found: Images) -> "Geometry":
+        """Choose the knobs for a window that a group begins with."""
+        window = (found.images, found.rows, found.columns, found.channels, found.parts)
+        return Geometry.on(target, *window)
 
     def refusal(self, target: Target) -> str:
-        """Return why no kernel for the target has this register tile, or ""."""
-        if reason := refuse_narrow(target):
-            return reason
+        """Refuse long rows of taps, and tiles that do not fit the registers with them."""
         if self.columns.kernel > _TAPS:
             return f"window: expected at most {_TAPS} taps in a row, got {self.columns.kernel}"
-        if self.width > _width(target, self.columns):
-            most = _width(target, self.columns)
-            return f"window: expected at most {most} outputs, got {self.width}"
-        return ""
+        most = _width(target, self.columns)
+        return (
+            f"window: expected at most {most} outputs, got {self.width}"
+            if self.width > most
+            else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -173,14 +126,16 @@ class Rule:
     finish: Callable[[Vector, Scalar], Vector] | None = None
 
 
-WEIGHTED = Rule(0.0, lambda total, x, w: fma(x, w, total))
-LARGEST = Rule(-math.inf, lambda total, x, w: maximum(x, total))
-MEAN_OF_MET = Rule(0.0, lambda total, x, w: add(total, x), lambda total, count: total / count)
+WEIGHTED = Rule(0.0, lambda total, x, w: ops.fma(x, w, total))
+LARGEST = Rule(-math.inf, lambda total, x, w: ops.maximum(x, total))
+MEAN_OF_MET = Rule(0.0, lambda total, x, w: ops.add(total, x), lambda total, count: total / count)
 
 
 def mean_of(taps: int) -> Rule:
     """Divide the sum by a fixed number."""
-    return Rule(0.0, lambda total, x, w: add(total, x), lambda total, count: total / float(taps))
+    return Rule(
+        0.0, lambda total, x, w: ops.add(total, x), lambda total, count: total / float(taps)
+    )
 
 
 @dataclass(frozen=True)
@@ -205,9 +160,7 @@ class Channelwise:
         high = knobs.outputs[0]
         first, end = share(k, 0, knobs.workgroups, k.size(knobs.images) * high)
         with k.range(first, end) as number:
-            image, row = (Index.of(0), number)
-            if knobs.images != 1:
-                image, row = number // high, number % high
+            image, row = knobs.row_of(number, high)
             taps = taps_at(knobs.rows, row, Index.of(knobs.rows.size))
             for run in knobs.columns.tiles(knobs.width):
                 if run.count == 1:
@@ -224,8 +177,7 @@ class Channelwise:
 
             @self.k.each(piece.width, 1)
             def _(at: Lanes, piece: Piece = piece) -> None:
-                source = Lanes(at.start + piece.first, at.mask)
-                own = Lanes(at.start + piece.start, at.mask)
+                source, own = at.moved(piece.first), at.moved(piece.start)
                 _Tile(self, piece.memory, image, row, taps, run, start, source, own).build()
 
 
@@ -256,7 +208,7 @@ class _Tile:
                 along = sum(len(s.taps) for s in self.run.segments if p in s.outputs)
                 total = rule.finish(total, (down * along).to_float())
             if kernel.bias is not None:
-                total = total + floats(kernel.bias.load_as(int_vector(k.lanes), self.at))
+                total = total + kernel.bias.ints(self.at).to_float()
             head = (self.image, self.row, self.start + p)
             kernel.finish.tile([total], [self.at], lambda _, p=p, head=head: (first + p, head))
 
@@ -296,7 +248,13 @@ class Windowed(KernelKnobs):
     images: Geometry
     epilogue: Pointwise
     dtype: str = "f32"
-    weights: tuple[Operand, ...] = ()
+    small = ("zero", "bias")
+    merged_dims = WindowKnobs.merged_dims
+
+    @property
+    def weights(self) -> tuple[Operand, ...]:
+        """The weights, none without."""
+        return ()
 
     @property
     def rule(self) -> Rule:
@@ -309,20 +267,29 @@ class Windowed(KernelKnobs):
         images, each = self.images, 2.0 if self.weights else 1.0
         return images.pixels * images.channels * (each * images.taps + self.epilogue.flops)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x, the weights, the epilogue's, then y."""
+    @property
+    def counted(self) -> Self:
+        """The same of whole images."""
+        return replace(cast(Any, self), images=self.images.counted)
+
+    def refusal(self, target: Target) -> str:
+        """Refuse what the geometry refuses."""
+        return self.images.refusal(target)
+
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x, the weights, what the epilogue reads, then y."""
         images = self.images
         reads = self.epilogue.operands("e", images.matrix_rows, images.channels)
-        taken = in_type((*images.sources, *self.weights, *reads, images.result), self.dtype)
-        grid = (images.workgroups,)
-        return Kernel(name, taken, lambda size: grid, self._body, merged=PIXELS_OF_RESULT)
+        result = Operand("y", (*images.output_dims, images.channels), "out")
+        return in_type((*images.sources, *self.weights, *reads, result), self.dtype)
 
-    def _body(self, k: Build, *memory: Memory) -> None:
-        x = pieces(memory, self.images.channels, self.images.parts)
-        *rest, y = memory[len(x) :]
-        w = rest.pop(0) if self.weights else None
-        finish = Finish(k, InKernel(k, self.epilogue, tuple(rest)), y)
-        Channelwise(k, self.images, self.rule, x, w, finish).build()
+    def _grid(self, size: Callable[[Dim], Index]) -> tuple[int]:
+        return (self.images.workgroups,)
+
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        finish = Finish(k, InKernel.of(k, self.epilogue, "e", memory), memory["y"])
+        taken = (self.images.pieces(memory), memory.get("w"), finish)
+        Channelwise(k, self.images, self.rule, *taken).build()
 
 
 @dataclass(frozen=True)
@@ -390,9 +357,9 @@ class ByteDepthwise(Windowed, family="int8_depthwise", speed="depthwise"):
     bias: bool = False
     result: str = knob("f32", among=RESULTS)
     narrow: Narrow = NARROW
+    lays_out = False
 
-    def misfit(self) -> str:
-        """Return what was expected of the images and the result."""
+    def _misfit(self) -> str:
         fitting = self.result not in BOUNDS or self.narrow.dtype == self.result
         whole = not self.images.parts and fitting
         return "" if whole else f"whole images, a result of {tuple(RESULTS)} that `narrow` makes"
@@ -405,40 +372,21 @@ class ByteDepthwise(Windowed, family="int8_depthwise", speed="depthwise"):
         bias = (Operand("bias", (self.images.channels,), dtype="i32"),) if self.bias else ()
         return (Operand("w", layout.shape, layout=layout), *zero, *bias)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x, w, [zero], [bias], the epilogue's, then y."""
-        plain = super().kernel(name)
-        x, *others, y = plain.operands
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x, w, [zero], [bias], what the epilogue reads, then y."""
+        x, *others, y = super().operands()
         own = replace(x, dtype="i8" if self.signed else "ui8")
-        result = replace(y, dtype=RESULTS[self.result])
-        return replace(plain, operands=(own, *others, result))
+        return (own, *others, replace(y, dtype=RESULTS[self.result]))
 
-    def _body(self, k: Build, *memory: Memory) -> None:
-        x, w, *rest = memory
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
         zero = None
         if self.shifted:
-            one = ir.VectorType.get([1], ir.IntegerType.get_signless(32))
-            zero = floats(rest.pop(0).load_as(one, 0)).lane(0).across(k.lanes)
-        bias = rest.pop(0) if self.bias else None
-        *reads, y = rest
-        narrow = {"f32": None, "i32": Whole()}.get(self.result, self.narrow)
-        finish = Finish(k, InKernel(k, self.epilogue, tuple(reads)), y, narrow=narrow)
-        own = pieces([x], self.images.channels, ())
-        Channelwise(k, self.images, WEIGHTED, own, w, finish, zero, bias).build()
-
-
-def _refusal(knobs: Any, target: Target) -> str:
-    """Refuse sums, a row of weights and a number of x that do not fit the registers."""
-    return knobs.images.refusal(target)
-
-
-def _cost(knobs: Any, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Count each tensor once across memory."""
-    own = knobs.at(sizes)
-    own = replace(own, images=replace(own.images, parts=()))
-    operands = own.kernel("k").operands_of_work
-    traffic = sum(o.nbytes for o in operands if o.name not in ("zero", "bias"))
-    return CostModel(target).kernel(own.speed, own.flops, traffic)
+            zero = memory["zero"].ints(0, lanes=1).to_float().lane(0).across(k.lanes)
+        narrow = {"f32": None, "i32": Narrow("i32")}.get(self.result, self.narrow)
+        epilogue = InKernel.of(k, self.epilogue, "e", memory)
+        finish = Finish(k, epilogue, memory["y"], narrow=narrow)
+        taken = (self.images.pieces(memory), memory["w"], finish, zero, memory.get("bias"))
+        Channelwise(k, self.images, WEIGHTED, *taken).build()
 
 
 def _match_depthwise(work: Work, target: Target) -> list[KernelOffer]:
@@ -449,15 +397,12 @@ def _match_depthwise(work: Work, target: Target) -> list[KernelOffer]:
     if not found.groups == found.channels == found.filters:
         return []
     covers, program = longest(work, found.covers, MatrixView(found.result, 3))
-    images = Geometry.on(
-        target, found.images, found.rows, found.columns, found.channels, found.parts
-    )
     feeds = (*found.feeds, Feed(found.weights, (3,)), *program.feeds)
-    knobs = Depthwise(images, program.program, found.dtype)
+    knobs = Depthwise(Geometry.of(target, found), program.program, found.dtype)
     return FAMILY.offer(knobs, target, covers, feeds)
 
 
-FAMILY = Family("depthwise", Depthwise, _match_depthwise, _refusal, _cost)
+FAMILY = Family("depthwise", Depthwise, _match_depthwise)
 
 
 def _match_pool(work: Work, target: Target) -> list[KernelOffer]:
@@ -465,9 +410,7 @@ def _match_pool(work: Work, target: Target) -> list[KernelOffer]:
     found = find(work, "max_pool2d", "avg_pool2d")
     if found is None:
         return []
-    images = Geometry.on(
-        target, found.images, found.rows, found.columns, found.channels, found.parts
-    )
+    images = Geometry.of(target, found)
     node, operation = work.nodes[found.covers - 1], "max"
     if node.name == "avg_pool2d":
         operation = "padded_mean" if node.params["count_include_pad"] else "mean"
@@ -478,45 +421,33 @@ def _match_pool(work: Work, target: Target) -> list[KernelOffer]:
     return POOL.offer(knobs, target, covers, (*found.feeds, *program.feeds))
 
 
-POOL = Family("pool", Pool, _match_pool, _refusal, _cost)
+POOL = Family("pool", Pool, _match_pool)
 
 
 def _match_bytes(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a convolution of bytes with a group for each channel, with constant weights."""
-    node = work.nodes[0]
-    if node.name != "integer_conv2d" or not work.is_constant(node.operands[1]):
+    node, found = work.nodes[0], find_bytes(work)
+    if node.name != "integer_conv2d" or found is None:
         return []
-    x, weights, zero = node.operands
-    (images, *sides, channels), kind = work.type(x).shape, work.type(weights)
-    if not channels or kind.shape[2:] != (1, channels) or kind.dtype != DTYPES["i8"]:
-        return []
+    (images, *sides, channels), kind = work.type(found.x).shape, work.type(found.weights)
     nhwc = node.params["layout"] == "NHWC" and node.params["groups"] == channels
     axes = axes_of(node.params, sides, kind.shape[:2]) if nhwc else None
-    if axes is None:
+    if axes is None or kind.shape[2:] != (1, channels):
         return []
-    bias, first = bias_of(work, channels)
+    bias, _ = bias_of(work, found.channels)
     most = axes[0].kernel * axes[1].kernel * 2 * 255 * 128
     if most + (0 if bias is None else work.inputs[bias].magnitude) >= _EXACT:
         return []
-    after = after_sums(work, first, MatrixView(node.type.shape, 3))
-    if after.result == "i32":
-        bias = None
-    shifted = is_shifted(work, zero)
-    geometry = Geometry.on(target, "n" if images is None else images, *axes, channels)
-    signed = work.type(x).dtype == DTYPES["i8"]
-    given = (after.program, signed, shifted, bias is not None, after.result, after.narrow)
-    feeds = [Feed(x, (1, 2, 3)), Feed(weights, (3,))]
-    feeds += [Feed(zero)] * shifted
-    feeds += [] if bias is None else [Feed(bias)]
-    knobs = ByteDepthwise(geometry, *given)
-    return INT8.offer(knobs, target, after.covers, (*feeds, *after.feeds))
+    geometry = Geometry.on(target, "n" if images is None else images, *axes, found.channels)
+    feeds = found.feeds(Feed(found.x, (1, 2, 3)), Feed(found.weights, (3,)))
+    return INT8.offer(ByteDepthwise(geometry, **found.fields), target, found.after.covers, feeds)
 
 
-INT8 = Family("int8_depthwise", ByteDepthwise, _match_bytes, _refusal, _cost)
+INT8 = Family("int8_depthwise", ByteDepthwise, _match_bytes)
 
 
 @dataclass(frozen=True)
-class BytePool(KernelKnobs, family="int8_pool", speed="pool"):
+class BytePool(WindowKnobs, family="int8_pool", speed="pool"):
     """The knobs of y[images, rows, columns, channels] = the largest byte of each window of x.
 
     `dtype` is ``i8`` or ``ui8``; `workgroups` share the rows of all images.
@@ -529,28 +460,22 @@ class BytePool(KernelKnobs, family="int8_pool", speed="pool"):
     dtype: str = knob("ui8", among=BOUNDS)
     workgroups: int = 1
 
-    def misfit(self) -> str:
-        """Return what was expected of the windows."""
-        covered = all(_covers(axis) for axis in (self.rows, self.columns))
+    def _misfit(self) -> str:
+        covered = _covers(self.rows) and _covers(self.columns)
         return "" if covered else "windows without gaps that meet an image of known size"
 
     @property
     def flops(self) -> float:
         """A maximum a tap, of as many bytes as a lane of f32 holds."""
-        taps = self.rows.kernel * self.columns.kernel
-        outputs = known(self.images) * self.rows.outputs * self.columns.outputs * self.channels
-        return float(taps * outputs) / _IN_A_LANE
+        return float(self.taps * self.pixels * self.channels) / _IN_A_LANE
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x, then y."""
-        x = (self.images, self.rows.size, self.columns.size, self.channels)
-        y = (self.images, self.rows.outputs, self.columns.outputs, self.channels)
-        operands = (Operand("x", x, dtype=self.dtype), Operand("y", y, "out", self.dtype))
-        grid = (self.workgroups,)
-        return Kernel(name, operands, lambda size: grid, self._body, merged=PIXELS_OF_RESULT)
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x, then y."""
+        result = Operand("y", (*self.output_dims, self.channels), "out")
+        return tuple(replace(o, dtype=self.dtype) for o in (*self.sources, result))
 
-    def _body(self, k: Build, x: Memory, y: Memory) -> None:
-        high = self.rows.outputs
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        x, y, high = memory["x"], memory["y"], self.rows.outputs
         first, end = share(k, 0, self.workgroups, k.size(self.images) * high)
         with k.range(first, end) as number, k.range(self.columns.outputs) as column:
             image, row = number // high, number % high
@@ -567,18 +492,16 @@ class BytePool(KernelKnobs, family="int8_pool", speed="pool"):
             with k.range(0, whole, bytes_) as channel:
                 store(Lanes(channel))
             if left := self.channels - whole:
-                kind = ir.VectorType.get([bytes_], ir.IntegerType.get_signless(1))
-                store(Lanes(Index.of(whole), Mask(vector.constant_mask(kind, [left]))))
+                store(Lanes(Index.of(whole), Mask.first(left, bytes_)))
 
     def _largest(
         self, k: Build, x: Memory, places: list[tuple[Index, Index, Index]], lanes: Lanes
     ) -> Any:
         """Return the largest bytes under the taps, an MLIR vector."""
-        kind = ir.VectorType.get([k.lanes * _IN_A_LANE], ir.IntegerType.get_signless(8))
-        larger = arith.maxsi if self.dtype == "i8" else arith.maxui
+        larger = ops.arith.maxsi if self.dtype == "i8" else ops.arith.maxui
         best = None
         for place in places:
-            own = x.load_as(kind, *place, lanes)
+            own = x.ints(*place, lanes, lanes=k.lanes * _IN_A_LANE, bits=8).value
             best = own if best is None else larger(best, own)
         return best
 
@@ -594,7 +517,7 @@ def _covers(axis: ConvAxis) -> bool:
 def _clamped(axis: ConvAxis, output: Index, tap: int) -> Index:
     """Return the place under a tap, the nearest one of the image where it is beyond."""
     at = output * axis.stride + tap
-    return least(at - least(at, axis.low), axis.size - 1)
+    return ops.least(at - ops.least(at, axis.low), axis.size - 1)
 
 
 def _match_byte_pool(work: Work, target: Target) -> list[KernelOffer]:
@@ -609,9 +532,8 @@ def _match_byte_pool(work: Work, target: Target) -> list[KernelOffer]:
     if axes is None or channels is None or not all(map(_covers, axes)):
         return []
     knobs = BytePool("n" if images is None else images, *axes, channels, names[node.type.dtype])
-    taps = axes[0].kernel * axes[1].kernel / _IN_A_LANE
-    count = known(knobs.images) * axes[0].outputs * axes[1].outputs * channels
-    knobs = replace(knobs, workgroups=cores_for(target, taps * count, float(count)))
+    count = float(knobs.pixels * channels)
+    knobs = replace(knobs, workgroups=cores_for(target, knobs.flops, count))
     return BYTE_POOL.offer(knobs, target, 1, [Feed(node.operands[0], (1, 2, 3))])
 
 

@@ -9,52 +9,31 @@ widened to f32 first, row by row, in vectors.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from pyc_mlir.pipelines.kernels import nest
 from pyc_mlir.pipelines.kernels.families.window import (
-    PIXELS_OF_RESULT,
     ChannelSlice,
     ConvAxis,
     Piece,
     Segment,
     TileRun,
-    channels_of,
+    WindowKnobs,
     find,
-    fits,
-    operands,
-    pieces,
-    pixels_of,
     taps_at,
 )
-from pyc_mlir.pipelines.kernels.knobs import (
-    HEIGHTS,
-    PANELS,
-    UNROLLS,
-    KernelKnobs,
-    cuts,
-    knob,
-    known,
-)
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, in_type
+from pyc_mlir.pipelines.kernels.knobs import HEIGHTS, PANELS, UNROLLS, cuts, knob, known
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, least
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
-from pyc_mlir.pipelines.kernels.nest import (
-    Finish,
-    Panel,
-    Panels,
-    ProductTile,
-    Row,
-    cores_for,
-    refuse_tile,
-    share,
-)
-from pyc_mlir.pipelines.kernels.registry import Family, operand_cost, refuse_narrow
+from pyc_mlir.pipelines.kernels.nest import Finish, Panel, Panels, ProductTile, Row
+from pyc_mlir.pipelines.kernels.registry import Family, operand_cost
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -97,7 +76,7 @@ class Filters:
 
 
 @dataclass(frozen=True)
-class DirectConv(KernelKnobs, family="conv"):
+class DirectConv(WindowKnobs, family="conv"):
     """The knobs of y[images, rows, columns, filters] = epilogue(conv2d(x, w)).
 
     x is [images, rows, columns, channels]; [images, channels, rows, columns] if `planar`. Without
@@ -123,17 +102,25 @@ class DirectConv(KernelKnobs, family="conv"):
     width: int = knob(14, lambda k, _: [w for w in HEIGHTS if k.columns.name or w <= k.outputs[1]])
     panel: int = knob(32, PANELS, multiple=LINE)
     unroll: int = knob(4, UNROLLS)
-    workgroups: tuple[int, int] = knob((1, 1), lambda k, target: _cuts_to_try(k, target))
+    workgroups: tuple[int, int] = knob(
+        (1, 1),
+        lambda k, target: cuts(
+            target, known(k.images) * k.outputs[0], k.blocks * max(1, k.panels.full)
+        ),
+    )
     parts: tuple[ChannelSlice, ...] = ()
     dtype: str = "f32"
 
-    def misfit(self) -> str:
-        """Return what was expected of groups and parts."""
+    def _misfit(self) -> str:
         if self.channels % self.groups or self.filters % self.groups or self.groups % self.merged:
             return "channels and filters in whole groups, groups in whole merged ones"
-        if not fits(self.channels, self.parts) or (self.parts and (self.planar or self.groups > 1)):
+        if self.parts and (self.planar or self.groups > 1):
             return "parts that are all channels of NHWC images without groups"
-        return ""
+        return super()._misfit()
+
+    def refusal(self, target: Target) -> str:
+        """Refuse a tile whose sums, row of weights and number of x do not fit the registers."""
+        return nest.refuse_tile("conv", self.width, self.panel, target)
 
     @staticmethod
     def on(
@@ -155,26 +142,14 @@ class DirectConv(KernelKnobs, family="conv"):
             images, rows, columns, channels, filters, groups, merged, planar=planar, parts=parts
         )
         vectors = max(2, LINE * 4 // target.vector_bytes)
-        pitches = channels_of(channels, parts)
-        if not made.planar and any(pitch * columns.stride % _PAGE == 0 for pitch in pitches):
+        if not planar and any(pitch * columns.stride % _PAGE == 0 for pitch in made.pitches):
             # Positions that lie a page apart meet in one set of the first-level cache.
             vectors = max(4, vectors)
         tall = (target.vector_registers - vectors - 1) // vectors
         panel = vectors * target.vector_bytes // 4
-        cores = cores_for(target, made.product_flops, 4.0 * made.weights)
+        cores = nest.cores_for(target, made.product_flops, 4.0 * made.weights)
         made = replace(made, width=tall, panel=panel)
-        knobs = {"workgroups": cut_conv(cores, made, panel)}
-        return replace(made, **{**knobs, **others})
-
-    @property
-    def outputs(self) -> tuple[int, int]:
-        """Rows and columns of an image of the result; assumed ones where they are not known."""
-        return self.rows.outputs, self.columns.outputs
-
-    @property
-    def output_dims(self) -> tuple[Dim, Dim]:
-        """Rows and columns of an image of the result, a name where they are not known."""
-        return self.rows.output_dim, self.columns.output_dim
+        return replace(made, **{"workgroups": cut_conv(cores, made, panel), **others})
 
     @property
     def tiles(self) -> int:
@@ -188,11 +163,6 @@ class DirectConv(KernelKnobs, family="conv"):
         return self.outputs[0] == 1 and (self.images == 1 or unknown)
 
     @property
-    def taps(self) -> int:
-        """Positions of the window."""
-        return self.rows.kernel * self.columns.kernel
-
-    @property
     def blocks(self) -> int:
         """Groups, merged ones taken as one."""
         return self.groups // self.merged
@@ -201,11 +171,6 @@ class DirectConv(KernelKnobs, family="conv"):
     def weights(self) -> int:
         """The count of numbers in w."""
         return self.taps * self.channels // self.groups * self.filters
-
-    @property
-    def pixels(self) -> int:
-        """Positions of the result, in all images."""
-        return known(self.images) * self.outputs[0] * self.outputs[1]
 
     @property
     def product_flops(self) -> float:
@@ -238,33 +203,25 @@ class DirectConv(KernelKnobs, family="conv"):
         row = pixel[::-1] if self.planar else pixel
         return (Operand("scratch", (count * self.rows.kernel, *row), "out"),)
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x, w (packed), the epilogue's, then y."""
-        image = (self.rows.dim, self.columns.dim)
-        x = operands((self.images, *image), self.channels, self.parts)
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x, w (packed), what the epilogue reads, y, [scratch memory]."""
+        x = self.sources
         if self.planar:
-            x = [Operand("x", (self.images, self.channels, *image))]
+            images, *image, channels = x[0].shape
+            x = [Operand("x", (images, channels, *image))]
         taken = (
             *x,
             Operand("w", (self.blocks * self.panels.size,), layout=self.layout),
-            *self.epilogue.operands("e", pixels_of(self.images, self.output_dims), self.filters),
-            Operand("y", (self.images, *self.output_dims, self.filters), "out"),
+            *self.epilogue.operands("e", self.matrix_rows, self.filters),
+            Operand("y", (*self.output_dims, self.filters), "out"),
         )
-        taken = (*in_type(taken, self.dtype), *self.scratch)
-        grid = self.workgroups
-        return Kernel(name, taken, lambda size: grid, self._body, merged=PIXELS_OF_RESULT)
+        return (*in_type(taken, self.dtype), *self.scratch)
 
-    def _body(self, k: Build, *memory: Memory) -> None:
-        x = pieces(memory, self.channels, self.parts)
-        w, *reads, y = memory[len(x) : len(memory) - len(self.scratch)]
-        held = memory[-1] if self.scratch else None
-        finish = Finish.of(k, self.epilogue, reads, y, self.width * self.panel)
-        Direct(k, self, x, w, finish, held).build()
-
-
-def _cuts_to_try(knobs: DirectConv, target: Target) -> list[tuple[int, ...]]:
-    rows = known(knobs.images) * knobs.outputs[0]
-    return cuts(target, rows, knobs.blocks * max(1, knobs.panels.full))
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        tile = self.width * self.panel
+        finish = Finish.of(k, self.epilogue, memory, memory["y"], tile)
+        x, held = self.pieces(memory), memory.get("scratch")
+        Direct(k, self, x, memory["w"], finish, held).build()
 
 
 @dataclass(frozen=True)
@@ -274,6 +231,13 @@ class FilterPanel:
     panel: Panel
     group: Index
     weights: Index
+
+    @staticmethod
+    def of(panels: Panels, panel: Panel, group: Index) -> "FilterPanel":
+        """Return a panel of the filters of a group."""
+        start = group * panels.size + panel.start(panels)
+        filters = replace(panel, column=group * panels.columns + panel.column)
+        return FilterPanel(filters, group, start)
 
 
 @dataclass(frozen=True)
@@ -293,10 +257,6 @@ class MetTaps:
     outputs: range = range(1)
 
 
-def _ends(taps: range) -> tuple[Index, Index]:
-    return Index.of(taps.start), Index.of(taps.stop)
-
-
 @dataclass(frozen=True)
 class Direct:
     """One kernel under construction: loops from the outside in, then the register tile.
@@ -313,37 +273,33 @@ class Direct:
 
     def build(self) -> None:
         """Build every block's panels, also the narrower last one, over this share's rows."""
-        k, knobs = self.k, self.knobs
-        panels = knobs.panels
+        k, knobs, panels = self.k, self.knobs, self.knobs.panels
         if panels.full:
-            first, end = share(k, 1, knobs.workgroups[1], Index.of(panels.full * knobs.blocks))
-            with k.range(first, end) as at:
-                group, number = at // panels.full, at % panels.full
-                start = group * panels.size + number * (panels.depth * panels.panel)
-                filters = group * panels.columns + number * panels.panel
-                self._rows(FilterPanel(Panel(number, filters, panels.panel), group, start))
+            with k.range(*self._share(1, panels.full * knobs.blocks)) as at:
+                self._rows(FilterPanel.of(panels, panels.at(at % panels.full), at // panels.full))
         if panels.last_width:
-            first, end = share(k, 1, knobs.workgroups[1], Index.of(knobs.blocks))
-            with k.range(first, end) as group:
-                start = group * panels.size + panels.edge * panels.depth
-                filters = group * panels.columns + panels.edge
-                self._rows(FilterPanel(Panel.last(panels, filters), group, start))
+            with k.range(*self._share(1, knobs.blocks)) as group:
+                self._rows(FilterPanel.of(panels, panels.last(), group))
+
+    def _share(self, dimension: int, count: Index | int, cut: bool = True) -> tuple[Index, Index]:
+        """Return this workgroup's share of so many; all where they are not `cut`."""
+        parts = self.knobs.workgroups[dimension] if cut else 1
+        return nest.share(self.k, dimension, parts, Index.of(count))
 
     def _rows(self, panel: FilterPanel) -> None:
-        """Compute this workgroup's rows of all images."""
         k, knobs = self.k, self.knobs
         high = k.size(knobs.rows.output_dim)
-        parts = 1 if knobs.shares_tiles else knobs.workgroups[0]
-        first, end = share(k, 0, parts, k.size(knobs.images) * high)
-        with k.range(first, end) as number:
-            image, row = (
-                (Index.of(0), number) if knobs.images == 1 else (number // high, number % high)
-            )
-            taps = taps_at(knobs.rows, row, k.size(knobs.rows.dim))
-            found = ConvRow(image, row, taps)
+        rows = k.size(knobs.images) * high
+        with k.range(*self._share(0, rows, not knobs.shares_tiles)) as number:
+            image, row = knobs.row_of(number, high)
+            found = ConvRow(image, row, taps_at(knobs.rows, row, k.size(knobs.rows.dim)))
             if self.held is not None:
                 self._widen(found, self.held)
-            self._columns(panel, found)
+            if knobs.columns.name:
+                self._unknown_width(panel, found)
+            else:
+                for run in knobs.columns.tiles(knobs.width):
+                    self._run(panel, found, run)
 
     def _row_under(self, row: ConvRow, down: Index) -> Index:
         """Return the row of x under a tap of an output row."""
@@ -377,50 +333,37 @@ class Direct:
 
                     @k.each(piece.width)
                     def _(at: Lanes, piece: Piece = piece) -> None:
-                        place = Lanes(at.start + piece.first, at.mask)
-                        value = piece.memory.load(row.image, y, column, place)
-                        held.store(value, to, column, Lanes(at.start + piece.start, at.mask))
-
-    def _columns(self, panel: FilterPanel, row: ConvRow) -> None:
-        """Compute all outputs of a row."""
-        if self.knobs.columns.name:
-            self._unknown_width(panel, row)
-            return
-        for run in self.knobs.columns.tiles(self.knobs.width):
-            self._run(panel, row, run)
+                        value = piece.memory.load(row.image, y, column, at.moved(piece.first))
+                        held.store(value, to, column, at.moved(piece.start))
 
     def _unknown_width(self, panel: FilterPanel, row: ConvRow) -> None:
         """Compute a row of unknown length: full tiles where all taps meet the image, then ones."""
         k, knobs, axis = self.k, self.knobs, self.knobs.columns
-        parts = knobs.workgroups[0] if knobs.shares_tiles else 1
         wide, inner = k.size(axis.dim), Index.of(axis.low)
         left = least(inner, wide)
         inside = wide - left
         count = (inside - least(inside, axis.high)) // knobs.width
         full = [Segment(range(axis.kernel), range(knobs.width))]
-        with k.range(*share(k, 0, parts, count)) as tile:
+        with k.range(*self._share(0, count, knobs.shares_tiles)) as tile:
             self._tile(panel, row, full, tile * knobs.width + inner, knobs.width)
-        # The last workgroup does what is left.
-        with nullcontext() if parts == 1 else k.when(k.workgroup(0).equals(parts - 1)):
+        with self._last():
             for first, end in ((Index.of(0), left), (left + count * knobs.width, wide)):
                 with k.range(first, end) as at:
-                    self._single(panel, row, at)
+                    met = MetTaps(taps_at(axis, at, k.size(axis.dim)))
+                    self._tile(panel, row, [met], at, 1)
 
-    def _single(self, panel: FilterPanel, row: ConvRow, at: Index) -> None:
-        """Compute one output whose taps are found while the kernel runs."""
-        axis = self.knobs.columns
-        taps = taps_at(axis, at, self.k.size(axis.dim))
-        self._tile(panel, row, [MetTaps(taps)], at, 1)
+    def _last(self) -> AbstractContextManager:
+        """Leave what remains of a row that workgroups share to the last one."""
+        parts = self.knobs.workgroups[0] if self.knobs.shares_tiles else 1
+        return nullcontext() if parts == 1 else self.k.when(self.k.workgroup(0).equals(parts - 1))
 
     def _run(self, panel: FilterPanel, row: ConvRow, run: TileRun) -> None:
         """Compute neighbouring tiles; of a single row, this workgroup's share of them."""
-        k, knobs = self.k, self.knobs
-        parts = knobs.workgroups[0] if knobs.shares_tiles else 1
         if run.count == 1:
-            with nullcontext() if parts == 1 else k.when(k.workgroup(0).equals(parts - 1)):
+            with self._last():
                 self._tile(panel, row, run.segments, Index.of(run.start), run.width)
             return
-        with k.range(*share(k, 0, parts, Index.of(run.count))) as tile:
+        with self.k.range(*self._share(0, run.count, self.knobs.shares_tiles)) as tile:
             self._tile(panel, row, run.segments, tile * run.width + run.start, run.width)
 
     def _tile(
@@ -440,9 +383,9 @@ class Direct:
                 kept = self._segment(panel, row, tap, start, segment, kept)
             return kept
 
-        sums = k.loop(*row.taps, 1, [self._zero()] * (width * len(places)))(over)
+        sums = k.loop(*row.taps, 1, [self.zero_sum] * (width * len(places)))(over)
         sums = self._completed(row, segments, width, places, sums)
-        high, wide = (k.size(d) for d in self.knobs.output_dims)
+        _, high, wide = (k.size(d) for d in self.knobs.output_dims)
         first = (row.image * high + row.number) * wide + start
 
         def at(p: Index) -> Row:
@@ -450,8 +393,9 @@ class Direct:
 
         self.finish.tile(sums, places, at, panel.panel.left)
 
-    def _zero(self) -> Any:
-        """Return what a sum begins with."""
+    @property
+    def zero_sum(self) -> Any:
+        """The number that a sum begins with."""
         return self.k.vector(0.0)
 
     def _completed(
@@ -474,14 +418,15 @@ class Direct:
         segment: Segment | MetTaps,
         sums: list[Any],
     ) -> list[Any]:
-        """Add the taps of one segment in one row of taps."""
         k, knobs = self.k, self.knobs
         depth = knobs.panels.depth // knobs.taps
         width = panel.panel.width
         vectors = len(panel.panel.places(k))
         y = self._row_under(row, down)
         low, high = segment.outputs.start, segment.outputs.stop
-        first, end = segment.taps if isinstance(segment, MetTaps) else _ends(segment.taps)
+        ends = segment.taps
+        if isinstance(ends, range):
+            ends = (Index.of(ends.start), Index.of(ends.stop))
 
         def over(tap: Index, *kept: Any) -> list[Any]:
             columns = knobs.columns
@@ -500,7 +445,7 @@ class Direct:
 
         mine = slice(low * vectors, high * vectors)
         made = list(sums)
-        made[mine] = k.loop(first, end, 1, sums[mine])(over)
+        made[mine] = k.loop(*ends, 1, sums[mine])(over)
         return made
 
     def _channels(
@@ -521,22 +466,18 @@ class Direct:
         first = panel.group * depth + piece.first
 
         def left(p: int, at: Index) -> Scalar:
-            return self._number(piece.memory, image, y, x + p * knobs.columns.stride, first + at)
+            column, channel = x + p * knobs.columns.stride, first + at
+            if self.held is not None:
+                inner = (channel, column) if knobs.planar else (column, channel)
+                return piece.memory.number(y, *inner)
+            inner = (channel, y, column) if knobs.planar else (y, column, channel)
+            return piece.memory.number(image, *inner)
 
         def right(v: int, at: Index) -> Any:
             return self.w.load(weights + at * panel.panel.width + v * k.lanes)
 
         tile = ProductTile(k, outputs, len(sums) // outputs, knobs.unroll, left, right)
         return tile.accumulate(Index.of(width), sums)
-
-    def _number(self, memory: Memory, image: Index, y: Index, x: Index, channel: Index) -> Scalar:
-        if self.held is not None:
-            return (
-                memory.number(y, channel, x) if self.knobs.planar else memory.number(y, x, channel)
-            )
-        if self.knobs.planar:
-            return memory.number(image, channel, y, x)
-        return memory.number(image, y, x, channel)
 
 
 def cut_conv(cores: int, knobs: DirectConv, panel: int) -> tuple[int, int]:
@@ -553,22 +494,15 @@ def cut_conv(cores: int, knobs: DirectConv, panel: int) -> tuple[int, int]:
     return (cores, 1) if rows >= cores else (1, min(cores, knobs.blocks * -(-each // panel)))
 
 
-def _refusal(knobs: DirectConv, target: Target) -> str:
-    """Refuse a tile whose sums, row of weights and number of x do not fit the registers."""
-    if reason := refuse_narrow(target):
-        return reason
-    return refuse_tile("conv", knobs.width, knobs.panel, target)
-
-
 def _cost(knobs: DirectConv, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Count each tensor once across memory; the packed weights are constants.
 
     Lanes that the narrowest panel leaves idle are time, but no operations.
     """
-    knobs = replace(knobs.at(sizes), parts=())
-    made = operand_cost(knobs, target, {})
-    idle = knobs.blocks * knobs.panels.size / knobs.weights
-    computed = CostModel(target).kernel("conv", knobs.flops, 0).seconds
+    known = knobs.at(sizes)
+    made = operand_cost(known, target, {})
+    idle = known.blocks * known.panels.size / known.weights
+    computed = CostModel(target).kernel("conv", known.flops, 0).seconds
     return replace(made, seconds=max(made.seconds, idle * computed))
 
 
@@ -600,4 +534,4 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     ]
 
 
-FAMILY = Family("conv", DirectConv, match, _refusal, _cost)
+FAMILY = Family("conv", DirectConv, match, cost=_cost)

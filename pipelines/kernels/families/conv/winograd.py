@@ -27,41 +27,23 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.pipelines.kernels import nest
 from pyc_mlir.pipelines.kernels.families.window import (
-    PIXELS_OF_RESULT,
     ChannelSlice,
     ConvAxis,
     Piece,
+    WindowKnobs,
     border,
     find,
-    fits,
-    operands,
-    pieces,
-    pixels_of,
 )
-from pyc_mlir.pipelines.kernels.knobs import (
-    HEIGHTS,
-    PANELS,
-    UNROLLS,
-    KernelKnobs,
-    knob,
-    known,
-    shares,
-)
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
+from pyc_mlir.pipelines.kernels.knobs import HEIGHTS, PANELS, UNROLLS, knob, known, shares
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Condition, Index, Scalar, Vector, fma, least
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
-from pyc_mlir.pipelines.kernels.nest import (
-    Panel,
-    Panels,
-    ProductTile,
-    cores_for,
-    refuse_tile,
-    share,
-)
-from pyc_mlir.pipelines.kernels.registry import Family, operand_cost, refuse_narrow
+from pyc_mlir.pipelines.kernels.nest import Panel, Panels, ProductTile
+from pyc_mlir.pipelines.kernels.registry import Family, operand_cost
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -138,7 +120,7 @@ def _blocks_to_try(knobs: Any, _: Target) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Winograd(KernelKnobs, family="winograd"):
+class Winograd(WindowKnobs, family="winograd"):
     """The knobs of y[images, rows, columns, filters] = epilogue(conv2d(x, w)), w of 3x3.
 
     `m` is the size of a tile's outputs. A block has `block` tiles, in groups of `height`, which is
@@ -160,17 +142,17 @@ class Winograd(KernelKnobs, family="winograd"):
     workgroups: int = knob(1, lambda k, target: shares(target, k.count))
     parts: tuple[ChannelSlice, ...] = ()
 
-    def misfit(self) -> str:
-        """Return what was expected of tiles, blocks, parts and the window."""
+    def _misfit(self) -> str:
         if self.m not in SIZES:
             return f"`m` of {SIZES}"
         if self.block % self.height:
             return "block in heights"
-        if not fits(self.channels, self.parts):
-            return "parts that are all channels"
-        axes = (self.rows, self.columns)
-        plain = all((a.kernel, a.stride, a.dilation) == (TAPS, 1, 1) for a in axes)
-        return "" if plain else "3 taps, stride 1, dilation 1"
+        fitting = are_fitting(self.rows, self.columns)
+        return super()._misfit() if fitting else "3 taps, stride 1, dilation 1"
+
+    def refusal(self, target: Target) -> str:
+        """Refuse a tile whose sums, row of weights and number of x do not fit the registers."""
+        return nest.refuse_tile("winograd", self.height, self.panel, target)
 
     @staticmethod
     def on(
@@ -187,7 +169,7 @@ class Winograd(KernelKnobs, family="winograd"):
         made = Winograd(images, rows, columns, channels, filters, m=m)
         vectors = max(2, LINE * 4 // target.vector_bytes)
         tall = (target.vector_registers - vectors - 1) // vectors
-        cores = min(cores_for(target, made.product_flops, 0.0), -(-made.count // tall))
+        cores = min(nest.cores_for(target, made.product_flops, 0.0), -(-made.count // tall))
         each = -(-made.count // cores)
         height = -(-each // -(-each // tall))
         # Transformed tiles of a block take half of the second-level cache.
@@ -200,11 +182,6 @@ class Winograd(KernelKnobs, family="winograd"):
             "workgroups": cores,
         }
         return replace(made, **{**knobs, **others})
-
-    @property
-    def outputs(self) -> tuple[int, int]:
-        """Rows and columns of an image of the result."""
-        return self.rows.outputs, self.columns.outputs
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -234,8 +211,7 @@ class Winograd(KernelKnobs, family="winograd"):
     @property
     def flops(self) -> float:
         """Operations of the products and of the epilogue."""
-        pixels = known(self.images) * self.outputs[0] * self.outputs[1]
-        return self.product_flops + pixels * self.filters * self.epilogue.flops
+        return self.product_flops + self.pixels * self.filters * self.epilogue.flops
 
     @property
     def panels(self) -> Panels:
@@ -257,25 +233,25 @@ class Winograd(KernelKnobs, family="winograd"):
         """Numbers of a workgroup's transformed tiles, and of its sums of a panel."""
         return self.positions * self.block * self.depth, self.positions * self.block * self.panel
 
-    def kernel(self, name: str) -> Kernel:
-        """Build the kernel `name`: operands x, w (packed), the epilogue's, y, then scratch."""
-        result = (self.images, *self.outputs, self.filters)
-        matrix = pixels_of(self.images, self.outputs)
-        image = (self.images, self.rows.size, self.columns.size)
-        taken = (
-            *operands(image, self.channels, self.parts),
+    def operands(self) -> tuple[Operand, ...]:
+        """Return x, w (packed), what the epilogue reads, y, scratch memory."""
+        return (
+            *self.sources,
             Operand("w", (self.panels.size,), layout=self.layout),
-            *self.epilogue.operands("e", matrix, self.filters),
-            Operand("y", result, "out"),
+            *self.epilogue.operands("e", self.matrix_rows, self.filters),
+            Operand("y", (*self.output_dims, self.filters), "out"),
             Operand("scratch", (self.workgroups * sum(self.scratch),), "out"),
         )
-        grid = (self.workgroups,)
-        return Kernel(name, taken, lambda size: grid, self._body, merged=PIXELS_OF_RESULT)
 
-    def _body(self, k: Build, *memory: Memory) -> None:
-        x = pieces(memory, self.channels, self.parts)
-        w, *reads, y, scratch = memory[len(x) :]
-        Filtering(k, self, x, w, y, scratch, InKernel(k, self.epilogue, tuple(reads))).build()
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        epilogue = InKernel.of(k, self.epilogue, "e", memory)
+        taken = (memory["w"], memory["y"], memory["scratch"], epilogue)
+        Filtering(k, self, self.pieces(memory), *taken).build()
+
+
+def are_fitting(*axes: ConvAxis) -> bool:
+    """Return whether windows have three taps side by side, and move by one."""
+    return all((a.kernel, a.stride, a.dilation) == (TAPS, 1, 1) for a in axes)
 
 
 @dataclass(frozen=True)
@@ -304,7 +280,7 @@ class Filtering:
         k, knobs = self.k, self.knobs
         high, wide = knobs.tiles
         tiles = k.size(knobs.images) * (high * wide)
-        first, end = share(k, 0, knobs.workgroups, tiles)
+        first, end = nest.share(k, 0, knobs.workgroups, tiles)
         own = k.workgroup() * sum(knobs.scratch)
         with k.range(first, end, knobs.block) as start:
             count = least(end - start, knobs.block)
@@ -312,18 +288,15 @@ class Filtering:
                 self._transform(self._place(start + number), own + number * knobs.depth)
             panels, block = knobs.panels, (own, start, count)
             if panels.full:
-                with k.range(panels.full) as n:
-                    self._panel(Panel(n, n * panels.panel, panels.panel), block)
+                with k.range(panels.full) as number:
+                    self._panel(panels.at(number), block)
             if panels.last_width:
-                self._panel(Panel.last(panels), block)
+                self._panel(panels.last(), block)
 
     def _place(self, tile: Index) -> TilePlace:
         high, wide = self.knobs.tiles
-        row = tile // wide
-        y, x = (row, tile % wide)
-        image = Index.of(0)
-        if self.knobs.images != 1:
-            image, y = row // high, row % high
+        row, x = tile // wide, tile % wide
+        image, y = self.knobs.row_of(row, high)
         return TilePlace(image, y * self.knobs.m, x * self.knobs.m)
 
     def _transform(self, place: TilePlace, at: Index) -> None:
@@ -336,21 +309,17 @@ class Filtering:
                 conditions.append(Index.of(axis.low - 1) < start)
             if last + knobs.side - axis.low > axis.size:
                 conditions.append(start < max(0, axis.size + axis.low - knobs.side + 1))
-        if not conditions:
-            self._channels(place, at, masked=False)
-            return
-        k.either(
-            reduce(Condition.__and__, conditions),
-            [],
-            lambda: self._channels(place, at, masked=False),
-            lambda: self._channels(place, at, masked=True),
-        )
 
-    def _channels(self, place: TilePlace, at: Index, masked: bool) -> list[Any]:
-        # The vectors of a piece may pass its end, into what the next one then writes.
-        for piece in self.x:
-            self._piece(piece, place, at + piece.start, masked)
-        return []
+        def channels(masked: bool) -> None:
+            # The vectors of a piece may pass its end, into what the next one then writes.
+            for piece in self.x:
+                self._piece(piece, place, at + piece.start, masked)
+
+        if not conditions:
+            return channels(masked=False)
+        inside = reduce(Condition.__and__, conditions)
+        k.either(inside, [], lambda: channels(masked=False), lambda: channels(masked=True))
+        return None
 
     def _piece(self, piece: Piece, place: TilePlace, at: Index, masked: bool) -> None:
         k, knobs, side = self.k, self.knobs, self.knobs.side
@@ -360,7 +329,7 @@ class Filtering:
 
         @k.each(piece.width, 1)
         def _(lanes: Lanes) -> None:
-            source = Lanes(lanes.start + piece.first, lanes.mask)
+            source = lanes.moved(piece.first)
 
             def number(i: int, j: int) -> Vector:
                 if not masked:
@@ -456,20 +425,13 @@ def _row(row: np.ndarray, numbers: Sequence[Vector]) -> Vector:
     return total
 
 
-def _refusal(knobs: Winograd, target: Target) -> str:
-    """Refuse a tile whose sums, row of weights and number of x do not fit the registers."""
-    if reason := refuse_narrow(target):
-        return reason
-    return refuse_tile("winograd", knobs.height, knobs.panel, target)
-
-
 def _cost(knobs: Winograd, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Add the transforms to the products or the weights, whichever takes longer.
 
     The transformed weights are 16/9 or 4 times those of the model: all layers' together do not stay
     in a cache, so that they count as read from memory.
     """
-    own, model = replace(knobs.at(sizes), parts=()), CostModel(target)
+    own, model = knobs.at(sizes), CostModel(target)
     made = operand_cost(own, target, {})
     computed = model.kernel("winograd", own.flops, 0).seconds
     each = own.positions * own.side * (own.channels + own.filters)
@@ -483,24 +445,17 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     found = find(work, "conv2d")
     if found is None or found.weights is None or found.planar or found.groups != 1:
         return []
-    if found.dtype != "f32":
+    if found.dtype != "f32" or not are_fitting(found.rows, found.columns):
         return []
     # A transform of larger weights, or of their products, may overflow.
-    if work.inputs[found.weights].magnitude > 1e36 or any(
-        (a.kernel, a.stride, a.dilation) != (TAPS, 1, 1) for a in (found.rows, found.columns)
-    ):
+    if work.inputs[found.weights].magnitude > 1e36:
         return []
     covers, program = longest(work, found.covers, MatrixView(found.result, 3))
     feeds = (*found.feeds, Feed(found.weights, (3,)), *program.feeds)
     window = (found.images, found.rows, found.columns, found.channels, found.filters)
     others: dict[str, Any] = {"epilogue": program.program, "parts": found.parts}
-    return [
-        offer
-        for m in SIZES
-        for offer in FAMILY.offer(
-            Winograd.on(target, m, *window, **others), target, covers, feeds, indirect=True
-        )
-    ]
+    made = (Winograd.on(target, m, *window, **others) for m in SIZES)
+    return [o for knobs in made for o in FAMILY.offer(knobs, target, covers, feeds, indirect=True)]
 
 
-FAMILY = Family("winograd", Winograd, match, _refusal, _cost)
+FAMILY = Family("winograd", Winograd, match, cost=_cost)

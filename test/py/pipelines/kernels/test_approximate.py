@@ -1,7 +1,5 @@
 """Approximate products: within what is allowed, exact tiles with gemm's bits, damage and checks."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from kernel_runs import name_of, targets
@@ -9,8 +7,7 @@ from kernel_works import layer
 from suites.approximate import Products, is_wrong, ways_of
 
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.dialects.numerics.approximation import DEVIATIONS, WAYS
+from pyc_mlir.dialects.numerics.approximation import DEVIATIONS
 from pyc_mlir.pipelines.kernels.families.approximate import FAMILY, ApproximateGemm
 from pyc_mlir.pipelines.kernels.families.approximate_forms import (
     FORMS,
@@ -22,8 +19,7 @@ from pyc_mlir.pipelines.kernels.families.approximate_forms import (
     has_form,
 )
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
-from pyc_mlir.pipelines.kernels.knobs import decode, encode
-from pyc_mlir.pipelines.kernels.lang.words import lanes_of_sums
+from pyc_mlir.pipelines.kernels.lang.values import lanes_of_sums
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
@@ -234,12 +230,3 @@ def test_a_target_without_the_instruction_is_refused():
     refused = FAMILY.refusal(ApproximateGemm(plain, "int8", ALLOWED, "bytes"), avx512)
     assert "the instruction of 'bytes'" in refused
     assert best_form(Target.named("cpu-neon"), "int8") is None
-
-
-def test_knobs_are_data_and_refused_where_they_make_no_kernel():
-    knobs = ApproximateGemm(Gemm(8, 64, 64), "int16", ALLOWED, "pairs")
-    assert decode(ApproximateGemm, encode(knobs)) == knobs
-    for wrong in ({"way": "int4"}, {"form": "bytes"}, {"allowed": 0.0}, {"block": 0}):
-        with pytest.raises(PycError, match="approximate_gemm"):
-            replace(knobs, **wrong)
-    assert set(FORMS) == set(WAYS)

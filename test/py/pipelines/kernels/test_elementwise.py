@@ -1,19 +1,15 @@
-"""Elementwise kernels: parts and tails, writes past the caches, what a group of ops becomes."""
+"""Elementwise kernels, of floats and bytes: parts, writes past the caches, what groups become."""
 
 import numpy as np
 import pytest
-from assembly import innermost_loops
 from kernel_runs import Kernels, targets
 
-from pyc_mlir.api import compile
-from pyc_mlir.dialects.errors import PycError
+from pyc_mlir import Tensor, compile
+from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.frontends.python.specs import TensorSpec
-from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.nn import silu, softmax
 from pyc_mlir.pipelines.kernels.families import elementwise
-from pyc_mlir.pipelines.kernels.families import elementwise as elementwise_family
-from pyc_mlir.pipelines.kernels.families.elementwise import FAMILY, Elementwise
-from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
+from pyc_mlir.pipelines.kernels.families.elementwise import FAMILY, INT8, Elementwise, in_floats
 from pyc_mlir.pipelines.kernels.lang.pointwise import (
     COLUMN,
     FULL,
@@ -23,6 +19,7 @@ from pyc_mlir.pipelines.kernels.lang.pointwise import (
     PointwiseStep,
 )
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.runtime.device import Device
 
 DOUBLE = Pointwise((), (2.0,), (PointwiseStep("mul", (0, 1)),))
@@ -41,15 +38,6 @@ def test_no_number_is_no_work(kernels):
     assert kernels.run("rows", np.zeros((0, 33)), np.zeros(33)).shape == (0, 33)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"rows": 0}, {"unroll": 0}, {"columns_part": 40}, {"columns": 33, "streaming": True}],
-)
-def test_knobs_that_make_no_kernel_are_refused(fields):
-    with pytest.raises(PycError, match="elementwise kernel: expected"):
-        Elementwise(**{"rows": 4, "columns": 4, "program": DOUBLE, **fields})
-
-
 def test_knobs_follow_the_target():
     target = Target.named("cpu-avx512")
     small = Elementwise.on(target, 1, 1000, DOUBLE)
@@ -60,26 +48,6 @@ def test_knobs_follow_the_target():
     assert rows.rows_part == 4096 // target.cores and rows.columns_part >= 1000
     assert Elementwise.on(target, "m", "n", DOUBLE).rows_part > 1
     assert FAMILY.offers(large, target)
-
-
-@pytest.mark.parametrize("name", ["cpu-avx2", "cpu-avx512"])
-@pytest.mark.full
-def test_the_targets_knobs_keep_values_in_registers(name, tmp_path):
-    target, carrier = Target.named(name), Carrier(Target.named(name))
-    made = [
-        Elementwise.on(target, 1, 4096, Pointwise((), (), (PointwiseStep(op, (0,)),))).kernel(
-            f"row_{op}"
-        )
-        for op in ("exp", "log", "tanh", "erf", "sigmoid", "silu", "gelu", "gelu_tanh")
-    ]
-    carrier.add(*made)
-    for kernel in made:
-        carrier.call(kernel)
-    compile_module(carrier.bytecode(), target, [f"--iree-hal-dump-executable-files-to={tmp_path}"])
-    loops = innermost_loops(next(tmp_path.glob("*.s")).read_text())
-    mine = [loop for loop in loops if loop.function.startswith("row_")]
-    assert {loop.function for loop in mine} == {k.name for k in made}
-    assert not [loop for loop in mine if loop.spills]
 
 
 def test_the_result_may_take_over_what_is_read_at_the_same_place():
@@ -162,9 +130,98 @@ def test_a_group_of_a_program_becomes_a_kernel(target, shape):
 @pytest.mark.full
 def test_a_program_writes_past_the_caches(target, monkeypatch):
     monkeypatch.setattr(elementwise, "_STREAMED_OF_L3", 0)
-    monkeypatch.setattr(elementwise_family, "_WORTH_NUMBERS", 0)
+    monkeypatch.setattr(elementwise, "_WORTH_FLOATS", 0)
     x, y = np.random.default_rng(1).normal(size=(2, 64, 24)).astype(np.float32)
     program = compile(lambda x, y: x * y, [x, y], target=target, device=Device("local-sync"))
     (decision,) = (d for d in program.artifact.decisions if d.chosen == "elementwise:mul")
     assert "streaming=True" in decision.alternatives[0].reason
     assert np.array_equal(program(x, y), x * y)
+
+
+AVX2 = Target.named("cpu-avx2")
+BYTES, FLOAT = "ui8", "f32"
+
+
+def kind(name, *shape):
+    return TensorType(shape or (64, 100), DTYPES[name])
+
+
+def constant(name, value):
+    array = np.array(value, DTYPES[name])
+    return Input(TensorType((), DTYPES[name]), lambda: array, "constant")
+
+
+def dequantized(point=7, middle="i32", op="sub"):
+    """(f32(i32(x) - point)) * scale of bytes x."""
+    inputs = (Input(kind("ui8")), constant(middle, point), constant("f32", 0.5))
+    nodes = (
+        WorkOp("cast", (0,), {"dtype": DTYPES[middle]}, kind(middle)),
+        WorkOp(op, (3, 1), {}, kind(middle)),
+        WorkOp("cast", (4,), {"dtype": DTYPES["f32"]}, kind("f32")),
+        WorkOp("mul", (5, 2), {}, kind("f32")),
+    )
+    return Work(inputs, nodes)
+
+
+def test_bytes_are_taken_for_f32():
+    floats = in_floats(dequantized())
+    assert floats is not None and floats.result == "f32" and floats.dtypes[0] == "ui8"
+    assert [n.name for n in floats.work.nodes] == ["sub", "mul"]
+    (offer,) = INT8.match(dequantized(), AVX2)
+    assert offer.covers == 4 and offer.knobs.dtypes == ("ui8",)
+    assert offer.knobs.program.constants == (7.0, 0.5)
+
+
+NEAR_MISSES = {
+    "numbers beyond those of f32": {"point": 1 << 24},
+    "integers of 64 bits": {"middle": "i64"},
+    "integers of 16 bits, which overflow": {"middle": "i16"},
+    "products of integers": {"op": "mul"},
+    "quotients of integers": {"op": "div"},
+}
+
+
+@pytest.mark.parametrize("miss", list(NEAR_MISSES))
+def test_other_integers_are_left_to_iree(miss):
+    assert INT8.match(dequantized(**NEAR_MISSES[miss]), AVX2) == []
+
+
+def test_a_group_of_f32_alone_is_no_such_kernel():
+    nodes = (WorkOp("mul", (0, 0), {}, kind("f32")),)
+    assert INT8.match(Work((Input(kind("f32")),), nodes), AVX2) == []
+
+
+def test_a_residual_addition_of_bytes_is_exact():
+    a, b, c = np.float32(0.043), np.float32(0.021), np.float32(0.057)
+
+    def model(x: Tensor[BYTES, 40, 100], y: Tensor[BYTES, 40, 100]):
+        left = (x.astype(np.int32) - np.int32(131)).astype(np.float32) * a
+        total = (left + y.astype(np.int32).astype(np.float32) * b) / c
+        return np.clip(np.round(total) + np.float32(12), 0, 255).astype(np.uint8)
+
+    program = compile(model)
+    assert any(d.chosen.startswith("int8_elementwise:") for d in program.artifact.decisions)
+    pairs = np.random.default_rng(0).integers(0, 256, (2, 40, 100)).astype(np.uint8)
+    np.testing.assert_array_equal(program(*pairs), model(*pairs))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["i8", "ui8"])
+def test_quantization_takes_the_nearest_bound(name):
+    dtype, point = DTYPES[name], np.float32(3)
+
+    def model(x: Tensor[FLOAT, 32, 64]):
+        return (np.round(x / np.float32(0.1)) + point).astype(dtype)
+
+    program = compile(model)
+    x = np.random.default_rng(1).normal(size=(32, 64)).astype(np.float32) * 20
+    x[0, :5] = [np.inf, -np.inf, 3e38, -3e38, 0]
+    info = np.iinfo(dtype)
+    exact = np.clip(np.round(x / np.float32(0.1)) + point, info.min, info.max).astype(dtype)
+    np.testing.assert_array_equal(program(x), exact)
+
+
+def test_the_program_of_a_kernel_is_the_groups_own():
+    steps = (PointwiseStep("sub", (0, 1)), PointwiseStep("mul", (3, 2)))
+    (offer,) = INT8.match(dequantized(), AVX2)
+    assert offer.knobs.program == Pointwise((), (7.0, 0.5), steps)

@@ -9,13 +9,11 @@ import pytest
 from family_checks import computed
 from kernel_runs import FLOAT, Kernels, agrees, targets
 
-from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.kernels.families.reduce import REDUCTIONS
-from pyc_mlir.pipelines.kernels.families.rows import EXPONENTIALS, FAMILY, WEIGHTS, Rows
+from pyc_mlir.pipelines.kernels.families.rows import EXPONENTIALS, WEIGHTS, Rows
 from pyc_mlir.pipelines.kernels.lang import carrier, functions, values
-from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, ROW, Pointwise, PointwiseStep, Read
-from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, Pointwise, PointwiseStep, Read
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable
@@ -118,28 +116,6 @@ def test_the_result_may_take_over_what_is_not_read_again():
 
 def test_no_row_is_no_work(kernels):
     assert kernels.run("softmax", np.zeros((0, 37))).shape == (0, 37)
-
-
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"operation": "median"},
-        {"columns": 0},
-        {"unroll": 0},
-        {"ahead": -1},
-        {"epsilon": math.inf},
-        {"operation": "max", "epilogue": Pointwise((ROW,), (), (PointwiseStep("add", (0, 1)),))},
-    ],
-)
-def test_knobs_that_make_no_kernel_are_refused(knobs):
-    with pytest.raises(PycError, match="rows kernel: expected"):
-        Rows(**{"operation": "softmax", "rows": 4, "columns": 4, **knobs})
-
-
-def test_rows_beyond_the_cache_are_left_to_iree():
-    target = Target.named("cpu-avx2")
-    assert FAMILY.offers(Rows("sum", 4, 1024), target)
-    assert "L2" in FAMILY.refusal(Rows("sum", 4, 1 << 20), target)
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""Windows of convolutions and pooling: geometry, layouts of weights, what is offered."""
+"""Windows of convolutions and pooling: geometry, layouts, images in parts, what is offered."""
 
 from dataclasses import astuple, replace
 from random import Random
@@ -7,18 +7,29 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from family_checks import computed, knobs_of
-from kernel_runs import Kernels, agrees, any_target, spills, targets
+from kernel_runs import Kernels, agrees, any_target
 from kernel_works import Group, constant, lone, window
 
+from pyc_mlir import compile, nn, spec
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.ops.movement import END, START
+from pyc_mlir.dialects.types import tensor
 from pyc_mlir.pipelines.kernels.families.conv import direct as convolution
 from pyc_mlir.pipelines.kernels.families.conv import winograd
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import FAMILY as DEPTHWISE
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import POOL, Geometry
 from pyc_mlir.pipelines.kernels.families.conv.direct import DirectConv
 from pyc_mlir.pipelines.kernels.families.conv.winograd import SIZES, Winograd, matrices
-from pyc_mlir.pipelines.kernels.families.window import ConvAxis
+from pyc_mlir.pipelines.kernels.families.window import (
+    MOST_PARTS,
+    ChannelSlice,
+    ConvAxis,
+    find_parts,
+)
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
+from pyc_mlir.profile.dispatches import groups_of, ops_behind, recorded, report_of
+from pyc_mlir.runtime.device import Device
 
 AVX512 = Target.named("cpu-avx512")
 IMAGE = (1, 14, 14, 32)
@@ -78,12 +89,6 @@ def test_layouts_say_what_they_take():
     axis = ConvAxis(9, 3, 1, 1, 1)
     assert DirectConv.on(AVX512, 1, axis, axis, 64, 96, 32).layout.shape == (18, 96)
     assert Winograd.on(AVX512, 4, 1, axis, axis, 64, 96).layout.shape == (576, 96)
-
-
-def test_tiles_of_channelwise_kernels_fit_the_registers():
-    axis = ConvAxis(14, 3, 1, 1, 1)
-    wide = replace(Geometry.on(AVX512, 1, axis, axis, 32), width=9)
-    assert "at most 8 outputs" in wide.refusal(AVX512)
 
 
 @pytest.mark.parametrize("cores", [2, 4, 8])
@@ -237,20 +242,6 @@ def test_pooling():
         assert [o.knobs.operation for o in POOL.match(work, AVX512)] == [operation]
 
 
-@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
-@pytest.mark.full
-def test_register_tiles_do_not_spill(target, tmp_path):
-    axis, wide = ConvAxis(28, 3, 1, 1, 1), ConvAxis(56)
-    kernels = [
-        DirectConv.on(target, 1, axis, axis, 64, 128).kernel("window"),
-        DirectConv.on(target, 1, ConvAxis(1), wide, 64, 128).kernel("point"),
-        Winograd.on(target, 4, 1, axis, axis, 64, 128).kernel("filtered"),
-    ]
-    for loop in spills(target, kernels, tmp_path):
-        # Transforms have more numbers than registers; a product may keep one for a turn or two.
-        assert loop.function == "filtered" or 10 * len(loop.spills) <= loop.fmas, loop
-
-
 def test_weights_decide_which_kernels_there_are():
     """Read once for all families."""
     read = []
@@ -282,3 +273,148 @@ def test_a_window_of_an_unknown_size_has_as_many_outputs():
     for stride, low, high in ((1, 0, 0), (2, 1, 1), (1, 2, 1)):
         with pytest.raises(PycError, match="as many outputs for an unknown size"):
             ConvAxis(20, 3, stride, low, high, 1, "wide")
+
+
+RANDOM = np.random.default_rng(3)
+AXIS = ConvAxis(9, 3, 1, 1, 1)
+
+
+def weights(*shape):
+    return RANDOM.normal(size=shape, scale=0.1).astype(np.float32)
+
+
+def taken(start, stop, step=1, rows=(START, END, 1)):
+    """The parameters of a slice of NHWC images: of their channels, and of their rows."""
+    bounds = ((START, END, 1), rows, (START, END, 1), (start, stop, step))
+    return dict(zip(("starts", "stops", "steps"), zip(*bounds, strict=True), strict=True))
+
+
+def work(*nodes, inputs=((1, 5, 6, 8), (1, 5, 6, 16))):
+    """Ops in front of a relu of the last one: (name, operands, params, channels)."""
+    made = [WorkOp(n, o, p, tensor("f32", 1, 5, 6, c)) for n, o, p, c in nodes]
+    own = len(inputs) + len(made) - 1
+    made.append(WorkOp("relu", (own,), {}, made[-1].type))
+    return Work(tuple(Input(tensor("f32", *s)) for s in inputs), tuple(made))
+
+
+JOINED = ("concat", (0, 1), {"axis": 3}, 24)
+
+
+def test_a_concatenation_is_its_parts():
+    found = find_parts(work(JOINED))
+    assert found and found.values == (0, 1) and found.covers == 1
+    assert found.parts == (ChannelSlice(8, 0, 8), ChannelSlice(16, 0, 16))
+
+
+def test_a_slice_of_a_concatenation_is_a_part_of_its_parts():
+    found = find_parts(work(JOINED, ("slice", (2,), taken(5, -4), 15)))
+    assert found and found.values == (0, 1) and found.covers == 2
+    assert found.parts == (ChannelSlice(8, 5, 3), ChannelSlice(16, 0, 12))
+    found = find_parts(work(JOINED, ("slice", (2,), taken(8, END), 16)))
+    assert found and found.values == (1,) and found.parts == (ChannelSlice(16, 0, 16),)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [("concat", (0, 1), {"axis": 1}, 24)],
+        [("slice", (1,), taken(0, 16, 2), 8)],
+        [("slice", (1,), taken(3, 3), 0)],
+        [("slice", (1,), taken(0, 8, rows=(END, START, -1)), 8)],
+        [JOINED] + [("concat", (2 + i, 0), {"axis": 3}, 32 + 8 * i) for i in range(MOST_PARTS)],
+    ],
+)
+def test_what_is_no_part_of_images(nodes):
+    assert find_parts(work(*nodes)) is None
+
+
+def test_no_parts_of_a_lone_op():
+    assert find_parts(lone("relu", (1, 5, 6, 8))) is None
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (ChannelSlice(8, 0, 8),),
+        (ChannelSlice(8, 1, 8), ChannelSlice(8, 0, 8)),
+        (ChannelSlice(16, -1, 16),),
+    ],
+)
+def test_parts_that_are_not_all_channels_are_refused(parts):
+    for make in (
+        lambda: DirectConv(1, AXIS, AXIS, 16, 16, parts=parts),
+        lambda: Winograd(1, AXIS, AXIS, 16, 16, parts=parts),
+        lambda: Geometry(1, AXIS, AXIS, 16, parts=parts),
+    ):
+        with pytest.raises(PycError, match="parts that are all channels"):
+            make()
+
+
+def test_groups_and_planes_have_no_parts():
+    whole = (ChannelSlice(16, 0, 16),)
+    for groups, planar in ((2, False), (1, True)):
+        with pytest.raises(PycError, match="NHWC images without groups"):
+            DirectConv(1, AXIS, AXIS, 16, 16, groups, planar=planar, parts=whole)
+
+
+STEM, SQUEEZE, POINT, SPREAD = (
+    weights(16, 3, 3, 3),
+    weights(24, 16, 1, 1),
+    weights(32, 64, 1, 1),
+    weights(40, 16, 3, 3),
+)
+CLOSE, DEEP, SOME, GROUPED = (
+    weights(16, 64, 3, 3),
+    weights(64, 1, 3, 3),
+    weights(8, 24, 1, 1),
+    weights(8, 16, 3, 3),
+)
+
+
+def branches(x):
+    """Two branches side by side (SqueezeNet, Inception)."""
+    return np.concatenate([nn.relu(nn.conv2d(x, SQUEEZE)), nn.conv2d(x, SPREAD, pads=1)], 1)
+
+
+def network(x):
+    """First a concatenation that windows alone read, then one that others need or extend too."""
+    x = nn.relu(nn.conv2d(x, STEM, strides=(2, 2), pads=1))
+    both = branches(x)
+    pooled = nn.max_pool2d(both, kernel=(3, 3), strides=(2, 2))
+    deep = nn.conv2d(both, DEEP, pads=1, groups=64)
+    close = nn.conv2d(both, CLOSE, pads=1)
+    some = nn.conv2d(both[:, 20:44], SOME)
+    other = branches(nn.relu(x + 1.0))
+    more = np.concatenate([other, close], 1)
+    kept = nn.relu(other) * 2.0
+    grouped = nn.conv2d(kept[:, :32], GROUPED, pads=1, groups=2)
+    return nn.conv2d(pooled, POINT), nn.conv2d(deep, POINT), some, nn.conv2d(more, LAST), grouped
+
+
+LAST = weights(8, 80, 1, 1)
+IMAGES = RANDOM.normal(size=(3, 3, 20, 24)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def wanted():
+    any_target()
+    return compile(network, [IMAGES], kernels="iree", device=Device("local-sync"))(IMAGES)
+
+
+def stored(program):
+    """What dispatches without a window compute that join or take channels."""
+    groups = groups_of(program.artifact.decisions)
+    known = [k for k in recorded(report_of(program.artifact)) if not k.is_command]
+    reported = (op for k in known for op in ops_behind(k.sources, groups))
+    return sorted(t for t in reported if ("concat" in t or "slice" in t) and "2d" not in t)
+
+
+@pytest.mark.parametrize("batch", [3, "n"])
+@pytest.mark.full
+def test_only_what_others_read_is_stored(wanted, batch):
+    dims = [spec("f32", (batch, 3, 20, 24))]
+    program = compile(network, dims, device=Device("local-sync"))
+    assert stored(program) == ["concat+relu+mul", "slice"]
+    for n in (3, 1) if batch == "n" else (3,):
+        for got, want in zip(program(IMAGES[:n]), wanted, strict=True):
+            assert np.abs(np.asarray(got) - np.asarray(want)[:n]).max() < 1e-5
