@@ -1,22 +1,17 @@
 """Calibration: measure the figures of this CPU that predictions rest on.
 
-    python -m pyc_mlir.calibrate --threads 2      {"flops": ..., "bandwidth": ...}
-
 The peak: one workgroup a thread, each with enough independent accumulators to hide the latency of
 an FMA, in registers only. The bandwidth: each thread copies an array far larger than caches;
 bytes read and written, without those that a write may fetch first. Costs of a dispatch and of a
 wake-up are differences of programs that do nothing else.
 """
 
-import argparse
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -25,7 +20,6 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.foreign import compile_plain, plain_flags
 from pyc_mlir.measure.environment import Environment
 from pyc_mlir.measure.interleave import interleave
-from pyc_mlir.measure.processes import environment, hold_to
 from pyc_mlir.pipelines.target.calibration import (
     Calibration,
     Figure,
@@ -34,39 +28,14 @@ from pyc_mlir.pipelines.target.calibration import (
     check_name,
 )
 from pyc_mlir.pipelines.target.target import V4_FEATURES, CpuInfo
-from pyc_mlir.runtime.device import Device, default_device
+from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable, ResultType
-from pyc_mlir.util.children import run as run_child
 from pyc_mlir.util.logs import Stage, logged
 from pyc_mlir.util.units import quantity
 
 # Two FMA units of four or five cycles need ten; AVX2 has sixteen registers.
 ACCUMULATORS = 12
-_ROUNDS = 7
-_COPIED_BYTES = 128 << 20
 _F32 = 4
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """FLOP/s of f32 and bytes/s of main memory, the best of several rounds."""
-
-    flops: float
-    bandwidth: float
-
-
-def in_own_process(threads: int, iterations: int, environ: dict[str, str]) -> Peaks:
-    """Calibrate with that many threads. Raises PycError (RUNTIME_FAILED)."""
-    command = [sys.executable, "-m", __name__, f"--threads={threads}"]
-    command += [f"--iterations={iterations}"]
-    done = run_child(command, stderr=None, env=environment(threads, environ))
-    if done.returncode != 0:
-        raise PycError(
-            ReasonCode.RUNTIME_FAILED,
-            f"calibration with {threads} threads: expected the process to finish, got status "
-            f"{done.returncode}; its message stands above",
-        )
-    return Peaks(**json.loads(done.stdout))
 
 
 def fma_program(lanes: int, groups: int, iterations: int, dispatches: int = 1) -> str:
@@ -164,28 +133,6 @@ def copy_probe(threads: int, total_bytes: int) -> Iterator[PeakProbe]:
         return
     with ThreadPoolExecutor(threads) as pool:
         yield PeakProbe(lambda: list(pool.map(lambda p: np.copyto(p[1], p[0]), pairs)), amount)
-
-
-def measure_flops(threads: int, iterations: int) -> float:
-    """FLOP/s of FMAs on `threads` threads."""
-    (probe,) = fma_probes([default_device(threads)], threads, iterations)
-    return probe.amount / _least_seconds(probe.call)
-
-
-def measure_bandwidth(threads: int, total_bytes: int) -> float:
-    """Return the bytes read and written per second by copies on `threads` threads."""
-    with copy_probe(threads, total_bytes) as probe:
-        return probe.amount / _least_seconds(probe.call)
-
-
-def _least_seconds(call: Callable[[], object]) -> float:
-    call()
-    seconds = []
-    for _ in range(_ROUNDS):
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
 
 
 _DIGITS = 4  # that measuring again agrees on, and more
@@ -337,7 +284,9 @@ def table(calibration: Calibration) -> str:
     for key, title in _TITLES.items():
         if (figure := found[key]) is not None:
             aside = f"{figure.rounds} rounds, spread {figure.spread:.0%}"
-            lines.append(f"  {title:28} {_value(key, figure.value):>16}  ({aside})")
+            unit = _unit(key)
+            value = f"{figure.value / 1e9:.4g} {unit}" if unit else quantity(figure.value, "s")
+            lines.append(f"  {title:28} {value:>16}  ({aside})")
     rates = (f.spread for key, f in found.items() if f is not None and _unit(key))
     if (worst := max(rates)) > _CALM_SPREAD:
         lines.append(
@@ -352,11 +301,6 @@ def _unit(key: str) -> str:
     return _UNITS.get(key.rpartition("_")[2], "")
 
 
-def _value(key: str, value: float) -> str:
-    unit = _unit(key)
-    return f"{value / 1e9:.4g} {unit}" if unit else quantity(value, "s")
-
-
 def require_cpu(cpu: CpuInfo | None) -> CpuInfo:
     """Return the CPU. Raises PycError (DEVICE_UNAVAILABLE) if the system does not describe it."""
     if cpu is not None:
@@ -366,20 +310,3 @@ def require_cpu(cpu: CpuInfo | None) -> CpuInfo:
         "calibration: expected a CPU that /proc/cpuinfo describes, got a system without that "
         "file; calibrate on Linux",
     )
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the calibrating process: peaks as JSON on stdout."""
-    parser = argparse.ArgumentParser(__name__)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--iterations", type=int, required=True)
-    known = parser.parse_args(arguments)
-    hold_to(known.threads)
-    size = min(_COPIED_BYTES, known.iterations * 128)
-    flops = measure_flops(known.threads, known.iterations)
-    print(json.dumps(asdict(Peaks(flops, measure_bandwidth(known.threads, size)))))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

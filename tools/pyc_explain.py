@@ -16,9 +16,8 @@ from pyc_mlir.artifact.compile_log import CompileLog, read_compile_log, recipe_a
 from pyc_mlir.debug.diff import diff
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import to_data
-from pyc_mlir.lab.simulation.estimate import comparison
 from pyc_mlir.lab.simulation.residuals import Residuals
-from pyc_mlir.lab.simulation.simulator import Simulator
+from pyc_mlir.lab.simulation.simulator import Simulator, comparison
 from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.profile.guards import fired_in, guards_of

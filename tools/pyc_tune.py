@@ -2,24 +2,7 @@
 
     pyc-tune MODEL --budget 10min        measure choices of its kernels and report the gain
     pyc-tune resume STUDY                continue a study that was interrupted or killed
-    pyc-tune worker                      measure the trials of studies that run elsewhere
-    pyc-tune ls                          list the contents of the database
-    pyc-tune show ID                     print a row; for a graph or implementation, its times too
-    pyc-tune why ID                      print the verdicts behind an implementation's state, and
-                                         the conditions of its next states
-    pyc-tune promote ID [--lane LANE]    promote a recipe as far as its measurements allow
-    pyc-tune rollback ID [--lane LANE]   reverse a recipe's last transition
-    pyc-tune lanes                       list the recipes of both lanes and their states
-    pyc-tune baseline NAME [REPORT ...]  store reports, or the recipes in use, as baseline NAME
-    pyc-tune baselines [NAME[@N]]        list the baselines, or print the numbers of one
-    pyc-tune report STUDY -o PAGE.html   write the charts and trials of a study as one page
-    pyc-tune export FILE [--here] [--lane stable]
-                                         write measured choices for `pyc-compile --wisdom`
-    pyc-tune import FILE                 read such a file; its choices become candidates
-    pyc-tune verify                      check every row; exit status 1 if one is damaged
-    pyc-tune profile MODEL...            measure works of the models that the database lacks
-    pyc-tune probe [--sessions N]        measure the smallest difference this machine can detect
-    pyc-tune gc [--keep-toolchains N]    remove unreferenced traces of older toolchains
+    pyc-tune COMMAND --help              print the arguments of a command
 
 A work is a group of ops that becomes one kernel. ID is the beginning of an id, as `ls` prints it.
 """
@@ -32,16 +15,15 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from pyc_mlir.lab.evidence.rows import LANES, STABLE
+from pyc_mlir.lab.evidence.rows import COLD, LANES, STABLE, WARM
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli.common import DATABASE, default_url
-from pyc_mlir.tools.tune import probe, profile
-from pyc_mlir.tools.tune.profile import Argument, argument
 
 TOOL = "pyc-tune"
 # The command that a model's name stands for.
 TUNE = "tune"
-_KEPT_TOOLCHAINS = 3
+# What `add_argument` of a parser takes.
+Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -59,6 +41,39 @@ class Command:
     by_url: bool = False
 
 
+def argument(*names: str, **options: Any) -> Argument:
+    """Return an argument of a command."""
+    return names, options
+
+
+def number(name: str, default: int, what: str) -> Argument:
+    """Return an option that takes a whole number; what: it stands for."""
+    told = f"{what}; default: {default}"
+    return argument(name, metavar="N", type=int, default=default, help=told)
+
+
+# Those of everything that surveys programs.
+SURVEY = (
+    argument("--db", metavar="URL", default=argparse.SUPPRESS, help="the database"),
+    argument("--budget", metavar="TIME",
+             help="start no session after this time, such as 90s, 10min or 2h"),
+    argument("--constants", metavar="STATES", default=WARM,
+             help=f"{WARM}, {COLD} (caches flushed before each call) or both, joined by a comma; "
+             f"default: {WARM}"),
+    number("--threads", 1, "threads of a call"),
+    number("--rounds", 15, "rounds of each process"),
+    number("--processes", 3, "processes of each session"),
+    argument("--whole", action="store_true", help="measure the whole programs too"),
+    argument("--quiet-only", action="store_true",
+             help="refuse to measure beside other load; else such sessions are kept but decide "
+             "nothing"),
+)  # fmt: skip
+_PROBE = (
+    number("--sessions", 60, "number of sessions"),
+    number("--rounds", 15, "rounds of each process"),
+    number("--processes", 6, "processes of each session"),
+    argument("--json", metavar="OUT", help="store all samples in this file"),
+)
 _ID = argument("id", metavar="ID", help="the beginning of its id")
 _LANE = (
     argument("id", metavar="ID", help="the beginning of a recipe's id"),
@@ -68,8 +83,7 @@ _EXPORT = (
     argument("file", metavar="FILE", help="the file to write"),
     argument("--here", action="store_true",
              help="only measurements of this hardware and toolchain"),
-    argument("--least-sessions", metavar="N", type=int, default=1,
-             help="only rows with at least N sessions; default: 1"),
+    number("--least-sessions", 1, "only rows with at least N sessions"),
     argument("--lane", choices=LANES, default="",
              help="only recipes in use in this lane, and their incumbents; default: all"),
 )  # fmt: skip
@@ -100,15 +114,13 @@ _BASELINE = (
     argument("reports", metavar="REPORT.json", nargs="*", help="reports from `pyc-bench`"),
 )
 _GC = (
-    argument("--keep-toolchains", metavar="N", type=int, default=_KEPT_TOOLCHAINS,
-             help=f"keep the N most recent toolchains; default: {_KEPT_TOOLCHAINS}"),
+    number("--keep-toolchains", 3, "keep the N most recent toolchains"),
     argument("--dry-run", action="store_true", help="only print what would be removed"),
 )  # fmt: skip
 _WORKERS = (
     argument("--executor", default="processes", metavar="WHERE",
              help="processes, or dask://HOST:PORT; default: processes"),
-    argument("--workers", type=int, default=1, metavar="N",
-             help="concurrent trials; 0 leaves all of them to `pyc-tune worker`; default: 1"),
+    number("--workers", 1, "concurrent trials; 0 leaves all of them to `pyc-tune worker`"),
 )  # fmt: skip
 _TUNE = (
     argument("model", metavar="MODEL", help="an .onnx or .mlir file, or file.py:function"),
@@ -118,8 +130,7 @@ _TUNE = (
              help="estimate, measure, patient or exhaustive; default: patient"),
     argument("--dim", action="append", default=[], metavar="NAME=LOW:HIGH",
              help="the range of a dynamic dimension, measured at its upper end; may be repeated"),
-    argument("--seed", type=int, default=0, metavar="N",
-             help="the seed of the search; default: 0"),
+    number("--seed", 0, "the seed of the search"),
     argument("--target", default="cpu", metavar="TARGET",
              help="the target to compile for; default: cpu"),
     *_WORKERS,
@@ -136,30 +147,35 @@ _NAMED = argument("name", metavar="NAME", nargs="?", default="", help="the name,
 # Commands by name, in the order of the help; each with the module that runs it.
 COMMANDS = {
     "ls": Command("list the contents of the database"),
-    "show": Command("print a row", (_ID,)),
-    "why": Command("explain an implementation's state", (_ID,)),
+    "show": Command("print a row; for a graph or implementation, its times too", (_ID,)),
+    "why": Command(
+        "print the verdicts behind an implementation's state, and what its next states need",
+        (_ID,),
+    ),
     "export": Command("write measured choices for `pyc-compile --wisdom`", _EXPORT),
-    "import": Command("read exported choices as candidates", (_IMPORTED,)),
+    "import": Command("read what `export` wrote; its choices become candidates", (_IMPORTED,)),
     "profile": Command(
         "measure works of models that the database lacks",
-        (_MODELS, *profile.ARGUMENTS),
-        "profile",
+        (_MODELS, *SURVEY),
+        "measuring",
     ),
     "probe": Command(
-        "measure the smallest difference this machine can detect", probe.ARGUMENTS, "probe", True
+        "measure the smallest difference this machine can detect", _PROBE, "measuring", True
     ),
-    "verify": Command("check every row of the database"),
+    "verify": Command("check every row; exit status 1 if one is damaged"),
     "promote": Command("promote a recipe as far as its measurements allow", _PROMOTE),
     "rollback": Command("reverse a recipe's last transition", _ROLLBACK),
-    "report": Command("write a study as one HTML page", _REPORT, "study_page"),
+    "report": Command(
+        "write the charts and trials of a study as one HTML page", _REPORT, "study_page"
+    ),
     "lanes": Command("list the recipes of both lanes and their states"),
-    "baseline": Command("store reports, or the recipes in use, under a name", _BASELINE),
-    "baselines": Command("list the baselines, or print one", (_NAMED,)),
+    "baseline": Command("store reports, or the recipes in use, as a baseline", _BASELINE),
+    "baselines": Command("list the baselines, or print the numbers of one", (_NAMED,)),
     "gc": Command("remove unreferenced traces of older toolchains", _GC),
     TUNE: Command("tune a model; `pyc-tune MODEL` is the same", _TUNE, "studies", True),
-    "resume": Command("continue a study", _RESUME, "studies", True),
+    "resume": Command("continue a study that was interrupted or killed", _RESUME, "studies", True),
     "worker": Command(
-        "measure the open trials of studies",
+        "measure the open trials of studies that run elsewhere",
         (argument("--idle", type=float, default=0.0, metavar="SECONDS", help=_IDLE),),
         "studies",
         True,

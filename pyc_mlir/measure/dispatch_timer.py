@@ -11,10 +11,15 @@ before and after each dispatch, which adds to what lies between dispatches, not 
 
 On ``local-sync`` IREE 3.13 records nothing of a function that neither waits nor allocates, such as
 PyC's entry with an arena: time the plain entry there.
+
+IREE's tools do not ask Linux for tile registers, and the permission of a process
+(`pipelines/target/cpu_features.py`) ends where it starts another program. So they load a library
+first that asks (LD_PRELOAD): an ELF file with an initializer of five instructions.
 """
 
 import json
 import os
+import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,10 +34,23 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.dialects.util.files import read_file, write_file
-from pyc_mlir.measure.tile_preload import preloading
+from pyc_mlir.measure.hardware import parse_cpuinfo, read
 from pyc_mlir.util.children import run as run_child
 from pyc_mlir.util.children import temporary_folder
 
+_CPUINFO, _TILES = Path("/proc/cpuinfo"), "amx_tile"
+_VARIABLE = "LD_PRELOAD"
+_NAME = "tiles.so"
+_PAGE = 0x1000
+# mov eax, 158 (arch_prctl); mov edi, 0x1023 (ARCH_REQ_XCOMP_PERM); mov esi, 18; syscall; ret
+_CODE = bytes.fromhex("b89e000000 bf23100000 be12000000 0f05 c3")
+_CODE_AT, _SYMBOL_AT = 0x200, 0x300
+# ELF: the header's size and those of a segment and of a symbol.
+_HEADER, _SEGMENT, _SYMBOL = 64, 56, 24
+_LOAD, _DYNAMIC, _STACK = 1, 2, 0x6474E551
+_READ, _READ_WRITE, _READ_RUN = 4, 6, 5
+# DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_INIT, DT_NULL
+_FACTS = ((5, _SYMBOL_AT), (6, _SYMBOL_AT), (10, 1), (11, _SYMBOL), (12, _CODE_AT), (0, 0))
 CALLS = 50
 # Calls before those that count: caches and pools fill.
 WARMUP = 3
@@ -40,6 +58,41 @@ DEVICES = ("local-sync", "local-task")
 _NANO = 1e-9
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _PRINTED_CHARACTERS = 400
+
+
+def library() -> bytes:
+    """Return the library, an ELF file for x86-64."""
+    facts = b"".join(struct.pack("<QQ", *fact) for fact in _FACTS)
+    segments = (
+        (_LOAD, _READ_RUN, 0, _SYMBOL_AT + _SYMBOL),
+        (_LOAD, _READ_WRITE, _PAGE, len(facts)),
+        (_DYNAMIC, _READ_WRITE, _PAGE, len(facts)),
+        (_STACK, _READ_WRITE, 0, 0),
+    )
+    ident = b"\x7fELF" + bytes((2, 1, 1)) + bytes(9)
+    # Type 3: shared; machine 62: x86-64.
+    header = struct.pack(
+        "<HHIQQQIHHHHHH", 3, 62, 1, 0, _HEADER, 0, 0, _HEADER, _SEGMENT, 4, 64, 0, 0
+    )
+    table = b"".join(
+        struct.pack("<IIQQQQQQ", kind, flags, at, at, at, size, size, _PAGE if kind == _LOAD else 8)
+        for kind, flags, at, size in segments
+    )
+    start = (ident + header + table).ljust(_CODE_AT, b"\0")
+    return (start + _CODE).ljust(_PAGE, b"\0") + facts
+
+
+def preloading(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Write the library to a folder; the environment in which a program loads it first.
+
+    The environment as it is where the CPU has no tiles.
+    """
+    if _TILES not in parse_cpuinfo(read(_CPUINFO))[1]:
+        return dict(environ)
+    path = folder / _NAME
+    write_file(path, library())
+    others = environ.get(_VARIABLE, "")
+    return {**environ, _VARIABLE: f"{path}:{others}" if others else str(path)}
 
 
 @dataclass(frozen=True)
@@ -133,6 +186,10 @@ def time_calls(
             write_file(folder / "module.vmfb", vmfb)
         module = vmfb if isinstance(vmfb, Path) else folder / "module.vmfb"
         clock, events = folder / "calls.json", folder / "calls.ireeprof"
+        profiling = (
+            "--device_profiling_mode=host-execution",
+            f"--device_profiling_output={events}",
+        )
         _run(
             how,
             "iree-benchmark-module",
@@ -147,17 +204,13 @@ def time_calls(
             f"--benchmark_repetitions={WARMUP + how.calls}",
             f"--benchmark_out={clock}",
             "--benchmark_out_format=json",
-            *(_profiling_flags(events) if how.profiling else ()),
+            *(profiling if how.profiling else ()),
         )
         flags = ("dispatch", "--dispatch_events", "--format=jsonl", str(events))
         # A call that uses no device leaves no profile.
         printed = _run(how, "iree-profile", *flags) if events.exists() else ""
         with _irees_format():
             return read_calls(printed.splitlines(), read_clock(read_file(clock)))[WARMUP:]
-
-
-def _profiling_flags(events: Path) -> tuple[str, ...]:
-    return "--device_profiling_mode=host-execution", f"--device_profiling_output={events}"
 
 
 def _input_flags(inputs: Sequence[np.ndarray], folder: Path) -> Iterator[str]:
@@ -191,8 +244,8 @@ def read_calls(lines: Iterable[str], clocks: Sequence[Clock]) -> list[TimedCall]
 
     Raises PycError (RUNTIME_FAILED) where calls differ in their dispatches.
     """
-    rows = [row for row in map(_parsed, lines) if row.get("type") == "host_dispatch_event"]
-    rows = [row for row in rows if row["valid"]]
+    parsed = (json.loads(line) for line in lines if line.startswith("{"))
+    rows = [r for r in parsed if r.get("type") == "host_dispatch_event" and r["valid"]]
     # Command buffers of a call run one after another; within one, commands have numbers.
     rows.sort(key=lambda row: (row["submission_id"], row["command_index"], row["event_id"]))
     each, left = divmod(len(rows), len(clocks))
@@ -221,10 +274,6 @@ def _spans(rows: Sequence[Mapping[str, Any]]) -> tuple[DispatchSpan, ...]:
         )
         for row in rows
     )
-
-
-def _parsed(line: str) -> Mapping[str, Any]:
-    return json.loads(line) if line.startswith("{") else {}
 
 
 @contextmanager

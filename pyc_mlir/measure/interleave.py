@@ -10,12 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.measure.records import Record, record
 
 MAX_CALLS = 1 << 24
 
@@ -105,29 +103,6 @@ def ratio(timings: Mapping[str, Timing], of: str, to: str) -> Spread:
     """Return how many times as long `of` takes as `to`, from the ratios within each round."""
     pairs = zip(timings[of].samples, timings[to].samples, strict=True)
     return Spread.of([a / b for a, b in pairs])
-
-
-def timing_records(workload: str, timings: Mapping[str, Timing], **details: Any) -> list[Record]:
-    """Return one latency record per candidate, in seconds, with its spread and the samples by
-    round.
-    """
-    return [
-        record(
-            workload,
-            name,
-            "latency",
-            "s",
-            timing.spread.median,
-            p10=timing.spread.p10,
-            p90=timing.spread.p90,
-            min=timing.spread.min,
-            n=timing.spread.n,
-            calls=timing.calls,
-            samples=timing.rounded,
-            **details,
-        )
-        for name, timing in timings.items()
-    ]
 
 
 def _elapsed(run: Callable[[], object], calls: int, clock: Callable[[], float]) -> float:

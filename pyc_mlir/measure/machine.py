@@ -139,28 +139,19 @@ def read_counters(root: Path = Path("/")) -> Counters:
     ticks = [int(word) for word in first[1:9]] if len(first) >= 9 and first[0] == "cpu" else [0] * 8
     user, nice, system, _, _, irq, softirq, steal = (t / os.sysconf("SC_CLK_TCK") for t in ticks)
     words = read(root / "proc/loadavg").split()
+    # Control groups of version 2, then of version 1.
+    groups = (read(root / f / "cpu.stat") for f in ("sys/fs/cgroup", "sys/fs/cgroup/cpu"))
+    held_back = (re.search(r"^nr_throttled (\d+)$", text, re.MULTILINE) for text in groups)
+    cores = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle")
+    slowed = (read(folder / "core_throttle_count").strip() for folder in cores)
     return Counters(
         time.monotonic(),
         user + nice + system + irq + softirq,
         steal,
-        _throttled(root),
-        _hot(root),
+        next((int(match[1]) for match in held_back if match), 0),
+        sum(int(text) for text in slowed if text.isdigit()),
         float(words[0]) if words else 0.0,
     )
-
-
-def _throttled(root: Path) -> int:
-    """Throttled periods of the control group: version 2, then version 1."""
-    folders = ("sys/fs/cgroup", "sys/fs/cgroup/cpu")
-    texts = (read(root / folder / "cpu.stat") for folder in folders)
-    found = (re.search(r"^nr_throttled (\d+)$", text, re.MULTILINE) for text in texts)
-    return next((int(match[1]) for match in found if match), 0)
-
-
-def _hot(root: Path) -> int:
-    cores = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle")
-    texts = [read(folder / "core_throttle_count").strip() for folder in cores]
-    return sum(int(text) for text in texts if text.isdigit())
 
 
 def disturbances(

@@ -18,7 +18,7 @@ import numpy as np
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.numerics.approximation import WAYS
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.measure.interleave import interleave, ratio, timing_records
+from pyc_mlir.measure.interleave import interleave, ratio
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.kernels.counts import COUNTS, MOST_WORKGROUPS
 from pyc_mlir.pipelines.kernels.families.approximate import ApproximateGemm
@@ -30,7 +30,14 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device, host_cpu
 from pyc_mlir.runtime.executable import Executable, ResultType
-from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, spread_record, suite
+from pyc_mlir.tools.bench.report.suite import (
+    SuiteRun,
+    note,
+    option,
+    spread_record,
+    suite,
+    timing_records,
+)
 
 SIZES, QUICK_SIZES = (256, 512, 1024, 2048), (64,)
 CALLS, QUICK_CALLS = 100_000, 60

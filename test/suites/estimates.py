@@ -17,10 +17,15 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact.memory import Account
-from pyc_mlir.lab.simulation.estimate import Estimate, ExecutionContext, Overheads
-from pyc_mlir.lab.simulation.program import PricedProgram, PricedSite
 from pyc_mlir.lab.simulation.residuals import CALL, PROGRAM, Residual, Residuals, family_of
-from pyc_mlir.lab.simulation.simulator import Simulator
+from pyc_mlir.lab.simulation.simulator import (
+    Estimate,
+    ExecutionContext,
+    Overheads,
+    PricedProgram,
+    PricedSite,
+    Simulator,
+)
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.choices import Site
 from pyc_mlir.pipelines.choices.wisdom import Wisdom, WisdomRow

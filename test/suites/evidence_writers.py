@@ -18,9 +18,7 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.database.trials import DONE
-from pyc_mlir.lab.evidence.database.upkeep import problems
+from pyc_mlir.lab.evidence.database.store import DONE, EvidenceStore, problems
 from pyc_mlir.lab.evidence.rows import Graph, Implementation, Session, Study, Trace, Workload
 from pyc_mlir.measure.environment import Environments
 

@@ -19,13 +19,13 @@ import numpy as np
 from pyc_mlir import nn
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.measure.interleave import interleave, timing_records
+from pyc_mlir.measure.interleave import interleave
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.target.target import TARGETS
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.tools.bench.peers import candidates
 from pyc_mlir.tools.bench.peers.workload import Workload
-from pyc_mlir.tools.bench.report.suite import SuiteRun, failure, note, suite
+from pyc_mlir.tools.bench.report.suite import SuiteRun, failure, note, suite, timing_records
 from pyc_mlir.tools.bench.workloads.cpu import MODELS
 from pyc_mlir.tools.bench.workloads.parts import made
 

@@ -41,23 +41,29 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.util.files import write_file
 from pyc_mlir.lab.explore.programs import explore
 from pyc_mlir.lab.sessions.local import LocalMeasurer
-from pyc_mlir.lab.sessions.session import ChoiceResult, MeasuredChoice, Measurer, SessionPlan
+from pyc_mlir.lab.sessions.processes import SessionPlan
+from pyc_mlir.lab.sessions.session import ChoiceResult, MeasuredChoice, Measurer
 from pyc_mlir.lab.sessions.subjects import subject_of_program, subject_of_work
-from pyc_mlir.lab.simulation.estimate import on_threads
-from pyc_mlir.lab.simulation.program import PricedProgram, priced, priced_parts
-from pyc_mlir.lab.simulation.simulator import Simulator
-from pyc_mlir.lab.tune.works import TunedWork, kernel_works
+from pyc_mlir.lab.simulation.simulator import (
+    PricedProgram,
+    Simulator,
+    on_threads,
+    priced,
+    priced_parts,
+)
+from pyc_mlir.lab.tune.search import TunedWork, kernel_works
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.measure.records import Record, Report, record
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
+from pyc_mlir.tools import pyc_tune
 from pyc_mlir.tools.bench.peers.workload import Workload
 from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
 from pyc_mlir.tools.bench.workloads.cpu import ROWS, make
 from pyc_mlir.tools.bench.workloads.parts import Block, SeededWeights, case
 from pyc_mlir.tools.cli.common import Parser, default_url
-from pyc_mlir.tools.tune import profile
+from pyc_mlir.tools.tune import measuring
 from suites.estimates import (
     HERE,
     NOTHING,
@@ -389,7 +395,7 @@ def recipes_of(program: Workload, wisdom: Wisdom) -> Mapping[str, Mapping[str, s
 def works(arguments: Sequence[str]) -> int:
     """Time the CPU workloads and each of their kernels' works, into the database."""
     parser = Parser("pyc-bench works", works.__doc__ or "")
-    for names, options in profile.ARGUMENTS:
+    for names, options in pyc_tune.SURVEY:
         parser.add_argument(*names, **options)
     parser.add_argument(
         "--quick", action="store_true", help="only tiny sizes of the first workload"
@@ -406,4 +412,4 @@ def works(arguments: Sequence[str]) -> int:
     made = (make(n, flags.quick) for n in flags.only or list(ROWS)[: 1 if flags.quick else None])
     surveyed = [Surveyed(w.name, w.source, w.specs) for w in made]
     with EvidenceStore.open(getattr(flags, "db", None) or default_url(os.environ)) as store:
-        return profile.survey(store, flags, surveyed, LocalMeasurer("pyc-bench works"))
+        return measuring.survey(store, flags, surveyed, LocalMeasurer("pyc-bench works"))

@@ -24,8 +24,7 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.runtime.selection.engine import Policy, Trial
-from pyc_mlir.runtime.selection.policies import Paired, Thompson, Ucb
+from pyc_mlir.runtime.selection.engine import Paired, Policy, Thompson, Trial, Ucb
 from pyc_mlir.runtime.selection.selector import MOST_ROWS, Selector, replay
 from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pyc_mlir.lab.evidence.rows import REFUSED, Trace
+from pyc_mlir.lab.evidence.rows import Status, Trace
+from pyc_mlir.lab.sessions.processes import SessionPlan
 from pyc_mlir.lab.sessions.session import (
     ChoiceResult,
     MeasuredChoice,
     MeasuredProgram,
-    SessionPlan,
     SessionResult,
     require_candidates,
 )
@@ -33,7 +33,7 @@ _MOMENT = "2026-01-01T00:00:00+00:00"
 class Failed:
     """The outcome that a cost function gives for a candidate without a time."""
 
-    status: str = REFUSED
+    status: str = Status.REFUSED
     reason: str = "simulated"
 
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.tune.search import Learned, Local, Portfolio, Search, Strategy, fresh, run
+from pyc_mlir.lab.tune.search import Learned, Portfolio, Search, Strategy, fresh
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.space import Config, KnobSpace
 from pyc_mlir.runtime.selection.verdict import student
@@ -34,6 +34,35 @@ _BEST_OF_SISTERS = 4
 _ASKED = 200
 
 
+def run(
+    strategy: Strategy,
+    space: KnobSpace,
+    measure: Callable[[Config], float | None],
+    evaluations: int,
+    seed: int = 0,
+) -> dict[Config, float | None]:
+    """Run a search: return the costs in their order, at most `evaluations` many."""
+    costs: dict[Config, float | None] = {}
+    search = strategy.search(space, np.random.default_rng(seed))
+    config = next(search, None)
+    while config is not None:
+        costs[config] = measure(config)
+        if len(costs) == evaluations:
+            break
+        try:
+            config = search.send(costs[config])
+        except StopIteration:
+            break
+    search.close()
+    return costs
+
+
+def best(costs: Mapping[Config, float | None]) -> Config | None:
+    """Return the configuration of the least cost, the first of equals; None if all failed."""
+    known = {config: cost for config, cost in costs.items() if cost is not None}
+    return min(known, key=known.__getitem__, default=None)
+
+
 @dataclass(frozen=True)
 class Random:
     """Configurations drawn uniformly: the baseline."""
@@ -46,6 +75,45 @@ class Random:
         while (config := fresh(space, rng, seen)) is not None:
             yield config
             seen[config] = 0.0
+
+
+@dataclass(frozen=True)
+class Local:
+    """Descent from random starts: the first neighbour that is better becomes the centre.
+
+    Beside `Learned` in docs/design-notes/search.md.
+    """
+
+    name: ClassVar[str] = "local"
+    starts: int = 8
+
+    def search(self, space: KnobSpace, rng: np.random.Generator) -> Search:
+        """Start from the best of `starts` random configurations; restart in a local optimum."""
+        costs: dict[Config, float] = {}
+        while True:
+            drawn = []
+            for _ in range(self.starts):
+                config = fresh(space, rng, costs)
+                if config is not None:
+                    yield from _try(costs, config)
+                    drawn.append(config)
+            if not drawn:
+                return
+            centre, improved = min(drawn, key=costs.__getitem__), True
+            while improved:
+                improved = False
+                around = [c for c in space.neighbours(centre) if c not in costs]
+                for index in rng.permutation(len(around)):
+                    yield from _try(costs, around[index])
+                    if costs[around[index]] < costs[centre]:
+                        centre, improved = around[index], True
+                        break
+
+
+def _try(costs: dict[Config, float], config: Config) -> Search:
+    """Yield one configuration and note its cost; infinite if it failed."""
+    cost = yield config
+    costs[config] = math.inf if cost is None else cost
 
 
 @dataclass(frozen=True)

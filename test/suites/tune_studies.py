@@ -10,11 +10,12 @@ from pathlib import Path
 
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import Graph, Workload
-from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram, SessionPlan
+from pyc_mlir.lab.sessions.processes import SessionPlan
+from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram
+from pyc_mlir.lab.tune.search import BLOCK, WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
 from pyc_mlir.lab.tune.study import Effort, Setting, StudyBudget, TrialStage
 from pyc_mlir.lab.tune.tuner import run_study
 from pyc_mlir.lab.tune.workers import TrialJob, pool
-from pyc_mlir.lab.tune.works import BLOCK, WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
 from pyc_mlir.pipelines.choices.space import Knob, KnobSpace
 from suites.simulated import SIMULATED_PLACE, Simulated
 

@@ -17,31 +17,29 @@ from pyc_mlir.lab.evidence.database.exchange import (
     import_wisdom,
     measured,
 )
-from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.database.trials import STATES
-from pyc_mlir.lab.evidence.database.upkeep import collect, problems
+from pyc_mlir.lab.evidence.database.store import STATES, EvidenceStore, collect, problems
 from pyc_mlir.lab.evidence.rows import (
     EXPERIMENTAL,
     LANES,
-    QUARANTINED,
     STABLE,
     Graph,
     Implementation,
     Scope,
     Session,
+    State,
     Study,
     Trace,
     Verdict,
 )
 from pyc_mlir.lab.lanes.baselines import freeze, rows_of, versions
 from pyc_mlir.lab.lanes.promotion import (
+    NEW_DEFAULT,
+    SWAP,
     PromotionStatus,
     Wanted,
     promote,
     promotion_status,
-    state_of,
 )
-from pyc_mlir.lab.lanes.rule import NEW_DEFAULT, SWAP, RecipeLimits
 from pyc_mlir.measure.environment import Environments, current_place
 from pyc_mlir.measure.records import Report
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
@@ -153,9 +151,8 @@ def _print_outlook(
     except PycError as error:
         print(f"  {lane}: {error.message}")
         return
-    state = state_of(store, candidate.id, now.case.scope, lane)
     print(
-        f"  lane {lane}, {where.hardware[:11]} {where.toolchain[:11]}: {state or 'no state'}, "
+        f"  lane {lane}, {where.hardware[:11]} {where.toolchain[:11]}: {now.state or 'no state'}, "
         f"against {now.case.incumbent.id[:_SHORT]}, look {now.case.looks + 1} at an error of "
         f"{now.case.alpha:.2g}"
     )
@@ -212,10 +209,10 @@ def run_gc(store: EvidenceStore, flags: argparse.Namespace) -> int:
 def run_promote(store: EvidenceStore, flags: argparse.Namespace) -> int:
     """Take a recipe as far as its measurements allow. Raises PycError (NOT_PROMOTED)."""
     candidate = _implementation(store, flags.id)
-    limits = RecipeLimits(flags.arena_bytes, flags.compile_seconds)
+    limits = (flags.arena_bytes, flags.compile_seconds)
     against = _implementation(store, flags.incumbent) if flags.incumbent else None
     least = NEW_DEFAULT if flags.new_default else SWAP
-    wanted = Wanted(flags.lane, least, flags.cluster, limits, against)
+    wanted = Wanted(flags.lane, least, flags.cluster, *limits, against)
     place = current_place()
     if flags.env:
         found = [p for name, p in store.places().items() if name.startswith(flags.env)]
@@ -236,7 +233,7 @@ def run_rollback(store: EvidenceStore, flags: argparse.Namespace) -> int:
     states = [
         s
         for s in store.states(impl_id=candidate.id, lane=flags.lane)
-        if s.state != QUARANTINED and s.scope.toolchain.startswith(flags.toolchain or "")
+        if s.state != State.QUARANTINED and s.scope.toolchain.startswith(flags.toolchain or "")
     ]
     if len(states) != 1:
         found = ", ".join(_place(s.scope) for s in states) or "none"

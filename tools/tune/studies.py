@@ -13,8 +13,7 @@ from typing import Any
 
 from pyc_mlir.compilation.options import CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.database.trials import DONE, FAILED
+from pyc_mlir.lab.evidence.database.store import DONE, FAILED, EvidenceStore
 from pyc_mlir.lab.evidence.rows import Study
 from pyc_mlir.lab.sessions.local import LocalMeasurer
 from pyc_mlir.lab.tune.study import WORKS, StudyBudget, StudyResult, WorkResult, effort_of
@@ -143,7 +142,11 @@ def result_lines(result: StudyResult, db: str = "") -> Iterator[str]:
         yield f"  {_work(work)}\n"
     if result.estimate:
         yield f"{result.estimate}\n"
-    yield from _program(result)
+    if result.program is not None:
+        state = result.state or "unknown"
+        yield f"whole program: {_gain(result.program)}; the recipe is {state}\n"
+    elif result.changed and not result.left:
+        yield "whole program: not measured; the recipe does not count\n"
     if result.changed and not result.left:
         yield (
             f"use it:\n  pyc-tune export wisdom.json --here{db}\n"
@@ -153,25 +156,21 @@ def result_lines(result: StudyResult, db: str = "") -> Iterator[str]:
     for work in unclear:
         assert work.verdict is not None
         more = work.verdict.needed
-        yield f"unclear: {work.graph_id[:_SHORT]}: {_gain(work.verdict)}"
+        yield f"unclear: {work.work.graph.graph_id[:_SHORT]}: {_gain(work.verdict)}"
         yield f"; about {more} processes would tell\n" if more else "\n"
 
 
-def _work(work: WorkResult) -> str:
-    where = f"{work.graph_id[:_SHORT]} at {len(work.sites)} site{'s'[: len(work.sites) != 1]}"
-    searched = f"{work.tried} of at most {work.choices} choices tried"
-    wrong = f", {len(work.wrong)} wrong and quarantined" if work.wrong else ""
-    if work.changed and work.verdict is not None:
-        return f"{where}: {work.best} instead of {work.incumbent}: {_gain(work.verdict)}{wrong}"
-    hoped = "" if work.leader is None else f"; {work.leader[0]} looked faster, not confirmed"
+def _work(result: WorkResult) -> str:
+    work = result.work
+    sites = f"{len(work.sites)} site{'s'[: len(work.sites) != 1]}"
+    where = f"{work.graph.graph_id[:_SHORT]} at {sites}"
+    wrong = f", {len(result.wrong)} wrong and quarantined" if result.wrong else ""
+    if result.changed and result.verdict is not None:
+        gain = _gain(result.verdict)
+        return f"{where}: {result.best} instead of {work.incumbent}: {gain}{wrong}"
+    searched = f"{result.tried} of at most {work.space.size} choices tried"
+    hoped = "" if result.leader is None else f"; {result.leader[0]} looked faster, not confirmed"
     return f"{where}: {work.incumbent} stays, {searched}{hoped}{wrong}"
-
-
-def _program(result: StudyResult) -> Iterator[str]:
-    if result.program is not None:
-        yield f"whole program: {_gain(result.program)}; the recipe is {result.state or 'unknown'}\n"
-    elif result.changed and not result.left:
-        yield "whole program: not measured; the recipe does not count\n"
 
 
 def _gain(verdict: Judgement) -> str:

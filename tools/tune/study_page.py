@@ -1,19 +1,28 @@
-"""`pyc-tune report`: a study as one HTML page: charts, what they rest on, every trial."""
+"""`pyc-tune report`: a study as one HTML page: charts, what they rest on, every trial.
+
+    trials, traces, predictions -> points of each graph -> charts and table
+
+A tuner's trial is a session of several candidates beside the incumbent: a point each. Seconds are
+medians of one call: CPU time of the thread where all traces have it, else wall time.
+"""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
+from statistics import median
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import require_writable, write_file
-from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.rows import Study
-from pyc_mlir.measure.environment import current_hashes
+from pyc_mlir.lab.evidence.database.store import EvidenceStore, StoredTrial
+from pyc_mlir.lab.evidence.rows import WORK, Graph, Implementation, Prediction, Status, Study, Trace
+from pyc_mlir.measure.environment import Environments, current_hashes
 from pyc_mlir.pipelines.target.calibration import Calibration
-from pyc_mlir.pipelines.target.cost_model import CostModel
+from pyc_mlir.pipelines.target.cost_model import CostModel, totals
 from pyc_mlir.pipelines.target.target import TARGETS, Target
-from pyc_mlir.profile.dispatches import few
+from pyc_mlir.pipelines.target.work import parse_work
+from pyc_mlir.profile.dispatches import MOST_TITLED, few
 from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.page import svg
@@ -30,7 +39,6 @@ from pyc_mlir.tools.page.svg import (
     seconds_scale,
 )
 from pyc_mlir.tools.tune.evidence import named
-from pyc_mlir.tools.tune.study_facts import Point, StudiedGraph, StudyFacts, best_so_far, facts_of
 from pyc_mlir.util.html import Html, table, tag
 from pyc_mlir.util.units import quantity
 
@@ -43,8 +51,6 @@ _EMPTY = {
     "Roofline": "A program has no single intensity: see its kernels.",
     "Prediction against measurement": "No trial was predicted.",
 }
-
-
 _SHORT = 16
 _ABOVE = (
     "Some trials lie above the roof, whose figures are lower than what this machine reaches. "
@@ -52,6 +58,210 @@ _ABOVE = (
 )
 _WIDTH, _HEIGHT = 620, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 596, 26, 260
+
+
+@dataclass(frozen=True)
+class Point:
+    """One candidate of one trial: the trial's number, the choice, what was predicted and measured.
+
+    incumbent: seconds of what it is compared with, in the same session. low, high: of the
+    prediction's 90 % interval. reason: why there is no time. Unknown numbers are None.
+    """
+
+    number: int
+    stage: str
+    choice: str
+    state: str
+    seconds: float | None = None
+    incumbent: float | None = None
+    predicted: float | None = None
+    low: float | None = None
+    high: float | None = None
+    arena_bytes: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class StudiedGraph:
+    """A graph of a study with its points in order.
+
+    flops, traffic_bytes: that a call does at least; None of a program, whose groups tell.
+    """
+
+    graph_id: str
+    title: str
+    points: tuple[Point, ...]
+    flops: int | None = None
+    traffic_bytes: int | None = None
+
+    @property
+    def measured(self) -> list[Point]:
+        """The points that have a time."""
+        return [p for p in self.points if p.seconds]
+
+    @property
+    def best(self) -> Point | None:
+        """The quickest; its time is the smallest of many, hence too small by some luck."""
+        return min(self.measured, key=lambda p: (p.seconds, p.number), default=None)
+
+    @property
+    def incumbent(self) -> float | None:
+        """The median of the incumbent's seconds over all trials."""
+        known = [p.incumbent for p in self.points if p.incumbent]
+        return median(known) if known else None
+
+    def frontier(self) -> list[Point]:
+        """Return the points that no other one beats in seconds and bytes, quickest first."""
+        known = [p for p in self.measured if p.arena_bytes is not None]
+        found: list[Point] = []
+        for point in sorted(known, key=lambda p: (p.seconds, p.arena_bytes)):
+            if not found or (point.arena_bytes or 0) < (found[-1].arena_bytes or 0):
+                found.append(point)
+        return found
+
+
+@dataclass(frozen=True)
+class StudyFacts:
+    """A study, where it ran, and its graphs, those with the most trials first."""
+
+    study: Study
+    place: Environments | None
+    graphs: tuple[StudiedGraph, ...]
+    clock: str
+    trials: int
+    failed: int
+
+
+def facts_of(store: EvidenceStore, study: Study) -> StudyFacts:
+    """Read a study. Raises PycError (BAD_ARGUMENT) for one without trials."""
+    trials = store.trials(study.id)
+    if not trials:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"study {study.id[:12]}: expected trials, got none; continue it first",
+        )
+    reader = _Reader(store, study, trials)
+    points: dict[str, list[Point]] = {}
+    for trial in trials:
+        points.setdefault(reader.graph_of(trial), []).extend(reader.points(trial))
+    graphs = [_graph(store.get(Graph, name), name, found) for name, found in points.items()]
+    graphs.sort(key=lambda graph: -len(graph.points))
+    place, failed = store.places().get(study.env_id), sum(t.state == "failed" for t in trials)
+    return StudyFacts(study, place, tuple(graphs), reader.clock, len(trials), failed)
+
+
+def best_so_far(points: Sequence[Point]) -> list[tuple[int, float]]:
+    """Return the trials at which the least time fell, as (number, seconds)."""
+    found: list[tuple[int, float]] = []
+    for point in points:
+        if point.seconds and (not found or point.seconds < found[-1][1]):
+            found.append((point.number, point.seconds))
+    return found
+
+
+class _Reader:
+    """The traces of a study's sessions."""
+
+    def __init__(self, store: EvidenceStore, study: Study, trials: Sequence[StoredTrial]) -> None:
+        self._store, self._study = store, study
+        known = {t.trace_id: store.get(Trace, t.trace_id) for t in trials if t.trace_id}
+        sessions = {trace.session_id for trace in known.values() if trace is not None}
+        self._traces = {name: store.find(Trace, session_id=name) for name in sorted(sessions)}
+        self._sessions = {name: t.session_id for name, t in known.items() if t is not None}
+        figures = [t.figures for rows in self._traces.values() for t in rows if len(t.wall)]
+        self.clock = "cpu" if figures and all(f["cpu_p50"] for f in figures) else "wall"
+
+    def graph_of(self, trial: StoredTrial) -> str:
+        """Return the graph that a trial is about: the study's own if it names none."""
+        return str(trial.config.get("graph", self._study.graph_id))
+
+    def points(self, trial: StoredTrial) -> Iterator[Point]:
+        """Yield a point for each candidate; one without a time if the trial has no traces."""
+        stage, recipes = str(trial.config.get("stage", "")), trial.config.get("recipes")
+        session = self._sessions.get(trial.trace_id or "")
+        if session is None:
+            asked = [_label(trial.config)] if recipes is None else map(_label, recipes[1:])
+            for choice in asked:
+                yield Point(
+                    trial.number, stage, choice, trial.state, predicted=trial.predicted,
+                    reason=trial.reason,
+                )  # fmt: skip
+            return
+        traces, first = self._by_implementation(session), None
+        if recipes is None:
+            own = next(t for t in self._traces[session] if t.id == trial.trace_id)
+            yield self._point(trial, stage, _label(trial.config), own.impl_id, [own], None)
+            return
+        for number, recipe in enumerate(recipes):
+            found = next((n for n, (made, _) in traces.items() if dict(made.recipe) == recipe), "")
+            mine = traces[found][1] if found else []
+            if number == 0:
+                first = self._seconds(mine)
+            else:
+                yield self._point(trial, stage, _label(recipe), found, mine, first)
+
+    def _by_implementation(self, session: str) -> dict[str, tuple[Implementation, list[Trace]]]:
+        found: dict[str, tuple[Implementation, list[Trace]]] = {}
+        for trace in self._traces[session]:
+            if trace.impl_id not in found:
+                made = self._store.get(Implementation, trace.impl_id)
+                if made is None:
+                    continue
+                found[trace.impl_id] = (made, [])
+            found[trace.impl_id][1].append(trace)
+        return found
+
+    def _seconds(self, traces: Sequence[Trace]) -> float | None:
+        """Return the median over processes of a call's median."""
+        name = "cpu_p50" if self.clock == "cpu" else "p50"
+        known = [t.figures[name] for t in traces if t.status == Status.OK and len(t.wall)]
+        return median(known) if known else None
+
+    def _point(
+        self,
+        trial: StoredTrial,
+        stage: str,
+        choice: str,
+        impl_id: str,
+        traces: Sequence[Trace],
+        incumbent: float | None,
+    ) -> Point:
+        made = self._store.get(Implementation, impl_id) if impl_id else None
+        rows = self._store.find(Prediction, impl_id=impl_id, env_id=self._study.env_id)
+        interval = rows[-1] if impl_id and rows else None
+        peak = next((t.peak_bytes for t in traces if t.peak_bytes is not None), None)
+        bad = next((t.reason for t in traces if t.status != Status.OK), "")
+        return Point(
+            trial.number,
+            stage,
+            choice,
+            trial.state,
+            self._seconds(traces),
+            incumbent,
+            interval.seconds if interval else trial.predicted,
+            interval.lo if interval else None,
+            interval.hi if interval else None,
+            peak if made is None or made.arena_bytes is None else made.arena_bytes,
+            trial.reason or bad,
+        )
+
+
+def _label(recipe: Mapping[str, Any]) -> str:
+    """Write a recipe in words: of one choice its name, else each with its place."""
+    if len(recipe) == 1 and isinstance(value := next(iter(recipe.values())), str):
+        return value
+    return ", ".join(f"{k}={v}" for k, v in sorted(recipe.items())) or "PyC's own choices"
+
+
+def _graph(row: Graph | None, name: str, points: Sequence[Point]) -> StudiedGraph:
+    """Return a graph with its points; operations and bytes if it is the work of a kernel."""
+    if row is None or row.kind != WORK:
+        return StudiedGraph(name, f"the program {name[:12]}", tuple(points))
+    work = parse_work(row.text)
+    flops, traffic_bytes = totals(work)
+    ops = few([node.name for node in work.nodes], "+", MOST_TITLED)
+    shape = "x".join(str(size) if size else "?" for size in work.nodes[-1].type.shape)
+    return StudiedGraph(name, f"{ops} to {shape}", tuple(points), flops, traffic_bytes)
 
 
 def run_report(store: EvidenceStore, flags: argparse.Namespace) -> int:
@@ -85,7 +295,10 @@ def _machine_model(facts: StudyFacts, calibration: str | None) -> CostModel | No
 
 def page(found: StudyFacts, model: CostModel | None = None) -> str:
     """Write the whole page. model: of the machine that was measured, for the roofs."""
-    name = _title(found)
+    # A study is named by its model; one of a Python function by its first kernels.
+    model_path, titles = found.study.budget.get("model"), [graph.title for graph in found.graphs]
+    title = PurePath(str(model_path)).name if model_path else few(titles, ", ", 2)
+    name = f"Tuning {title}"
     headline = tag("p", _headline(found), class_="headline")
     header = tag("header", tag("h1", name), headline, _setting(found, model))
     return document(name, header, *(_part(graph, found.clock, model) for graph in found.graphs))
@@ -101,15 +314,13 @@ def _part(graph: StudiedGraph, clock: str, model: CostModel | None) -> Html:
         if drawn and title == "Roofline" and above_roof(graph, model):
             note = _ABOVE
         figures.append(figure(title, note, wide(drawn)))
-    rows = table(_HEAD, [_cells(p) for p in graph.points])
+    cells = []
+    for p in graph.points:
+        times = (quantity(t, "s") if t else "" for t in (p.seconds, p.incumbent, p.predicted))
+        arena = "" if p.arena_bytes is None else quantity(p.arena_bytes, "B")
+        cells.append((str(p.number), p.stage, p.choice, p.state, *times, arena, p.reason))
+    rows = table(_HEAD, cells)
     return section(graph.title, tag("p", _best(graph, clock)), *figures, wide(rows))
-
-
-def _title(found: StudyFacts) -> str:
-    """Name the study by its model; one of a Python function by its first kernels."""
-    model = found.study.budget.get("model")
-    titles = [graph.title for graph in found.graphs]
-    return f"Tuning {PurePath(str(model)).name if model else few(titles, ', ', 2)}"
 
 
 def _headline(found: StudyFacts) -> str:
@@ -138,12 +349,14 @@ def _best(graph: StudiedGraph, clock: str) -> str:
 
 def _setting(found: StudyFacts, model: CostModel | None) -> Html:
     study, place = found.study, found.place
+    limits = ((k, study.budget.get(k)) for k in ("effort", "seconds", "evaluations"))
     rows = [
         ("study", study.id[:_SHORT]),
         ("strategy", f"{study.strategy}, seed {study.seed}"),
         ("objective", study.objective),
         ("graph", study.graph_id),
-        ("budget", _limits(study.budget)),
+        # Its other entries are for those that resume the study.
+        ("budget", ", ".join(f"{k} {v}" for k, v in limits if v is not None) or "none"),
     ]
     if model is not None:
         rows.append(("roofs", model.basis))
@@ -158,18 +371,6 @@ def _setting(found: StudyFacts, model: CostModel | None) -> Html:
             )
         )
     return facts(rows)
-
-
-def _limits(budget: Mapping[str, Any]) -> str:
-    """Write the limits of a budget; its other entries are for those that resume the study."""
-    limits = ("effort", "seconds", "evaluations")
-    return ", ".join(f"{k} {budget[k]}" for k in limits if budget.get(k) is not None) or "none"
-
-
-def _cells(p: Point) -> tuple[str, ...]:
-    times = (quantity(t, "s") if t else "" for t in (p.seconds, p.incumbent, p.predicted))
-    arena = "" if p.arena_bytes is None else quantity(p.arena_bytes, "B")
-    return (str(p.number), p.stage, p.choice, p.state, *times, arena, p.reason)
 
 
 def progress(graph: StudiedGraph) -> Html:

@@ -10,7 +10,8 @@ are seconds; moments are UTC as ISO texts. Samples are f64, by the wall clock an
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -19,20 +20,31 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.environment import Environments
 from pyc_mlir.runtime.selection.verdict import MIN_ROUNDS, Judgement, Rounds, VerdictKind
-from pyc_mlir.util.checksum import canonical, digest
+from pyc_mlir.util.checksum import digest
 
+# Kinds of graphs.
+PROGRAM, WORK = "program", "work"
 WARM, COLD = "warm", "cold"
 # The clocks: what a user waits for, and the CPU time of the calling thread.
 WALL, CPU = "wall", "cpu"
 CONSTANTS = (WARM, COLD)
-# Of a trace: measured; wrong results; the process ended; it took too long; nothing was made.
-OK, WRONG, CRASH, TIMEOUT, REFUSED = "ok", "wrong", "crash", "timeout", "refused"
-STATUSES = (OK, WRONG, CRASH, TIMEOUT, REFUSED)
 # In the probe of a session's end: 1 where the machine was no place to measure.
 DISTURBED = "disturbed"
-ANSWERS = tuple(map(str, VerdictKind))
 
 Samples = np.ndarray
+
+
+class Status(StrEnum):
+    """The outcome of a trace.
+
+    Measured; wrong results; the process ended; it took too long; nothing was made.
+    """
+
+    OK = "ok"
+    WRONG = "wrong"
+    CRASH = "crash"
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
 
 
 def samples(values: Any = ()) -> Samples:
@@ -177,7 +189,7 @@ class Trace(EvidenceRow):
     workload_id: str = ""
     process: int = 0
     constants: str = WARM
-    status: str = OK
+    status: str = Status.OK
     reason: str = ""
     calls: int = 1
     wall: Samples = field(default_factory=samples)
@@ -190,19 +202,19 @@ class Trace(EvidenceRow):
         both = (self.wall, self.cpu)
         wrong = (
             f"constants {self.constants!r}" if self.constants not in CONSTANTS
-            else f"status {self.status!r}" if self.status not in STATUSES
+            else f"status {self.status!r}" if self.status not in tuple(Status)
             else "samples that are no seconds"
             if not all(np.isfinite(s).all() and (s >= 0).all() for s in both)
             else f"{len(self.cpu)} CPU times of {len(self.wall)} samples"
             if len(self.cpu) not in (0, len(self.wall))
-            else "no samples" if self.status == OK and not len(self.wall)
+            else "no samples" if self.status == Status.OK and not len(self.wall)
             else f"{self.calls} calls" if self.calls < 1
             else ""
         )  # fmt: skip
         if wrong:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
-                f"trace: expected one of {', '.join(STATUSES)} with as many wall as CPU times (or "
+                f"trace: expected one of {', '.join(Status)} with as many wall as CPU times (or "
                 f"no CPU times), got {wrong}",
             )
 
@@ -330,10 +342,10 @@ class Verdict(EvidenceRow):
         )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.answer not in ANSWERS:
+        if self.answer not in tuple(VerdictKind):
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
-                f"verdict: expected one of {', '.join(ANSWERS)}, got {self.answer!r}",
+                f"verdict: expected one of {', '.join(VerdictKind)}, got {self.answer!r}",
             )
 
 
@@ -371,53 +383,47 @@ class Feedback(EvidenceRow):
     histogram: bytes = b""
 
 
-# Fields that are stored as canonical JSON, and those that are stored as bytes of f64.
-JSON = frozenset(
-    ("dims", "dtypes", "data", "recipe", "probe", "workloads", "budget", "sessions", "numbers",
-     "low", "config", "facts")
-)  # fmt: skip
-SAMPLED = frozenset(("wall", "cpu"))
 ROWS: tuple[type[EvidenceRow], ...] = (
     Graph, Workload, Implementation, Session, SessionEnd, Trace, Study, Prediction,
     Verdict, Baseline, Feedback,
 )  # fmt: skip
 
 
-def to_columns(row: EvidenceRow) -> dict[str, Any]:
-    """Return the fields of a row as a database keeps them."""
-    made: dict[str, Any] = {}
-    for f in fields(row):  # type: ignore[arg-type]
-        value = getattr(row, f.name)
-        if isinstance(value, np.ndarray):
-            value = value.tobytes()
-        made[f.name] = canonical(value) if f.name in JSON else value
-    return made
+class State(StrEnum):
+    """The life of a recipe, which the database keeps as transitions.
+
+        candidate -> verified -> measured -> shadow -> promoted -> suspended -> retired
+
+    `quarantined` may follow any other. Lanes decide with a verdict whether the conditions of a step
+    are met; the database only refuses steps that are none. Scopes name a toolchain: under another
+    one a recipe starts again, as `suspended` if it was in use under the one before.
+    """
+
+    NEW = ""
+    CANDIDATE = "candidate"
+    VERIFIED = "verified"
+    MEASURED = "measured"
+    SHADOW = "shadow"
+    PROMOTED = "promoted"
+    SUSPENDED = "suspended"
+    RETIRED = "retired"
+    QUARANTINED = "quarantined"
 
 
-# The life of a recipe, which the database keeps as transitions:
-#
-#     candidate -> verified -> measured -> shadow -> promoted -> suspended -> retired
-#
-# `quarantined` may follow any. Whether a condition for a step is met is decided in lanes, with a
-# verdict; the database only refuses steps that are none. Scopes name a toolchain: under another one
-# a recipe starts again, as `suspended` if it was in use under the one before.
-NEW = ""
-CANDIDATE, VERIFIED, MEASURED, SHADOW = "candidate", "verified", "measured", "shadow"
-PROMOTED, SUSPENDED, RETIRED, QUARANTINED = "promoted", "suspended", "retired", "quarantined"
 STABLE, EXPERIMENTAL = "stable", "experimental"
 LANES = (STABLE, EXPERIMENTAL)
 # A suspended recipe comes back through measurements; a new toolchain lifts a quarantine by having
 # another scope, and suspends there what another toolchain's scope has in use.
-FOLLOWERS: Mapping[str, tuple[str, ...]] = {
-    NEW: (CANDIDATE, SUSPENDED),
-    CANDIDATE: (VERIFIED, RETIRED),
-    VERIFIED: (MEASURED, RETIRED),
-    MEASURED: (SHADOW, PROMOTED, RETIRED),
-    SHADOW: (PROMOTED, SUSPENDED, RETIRED),
-    PROMOTED: (SUSPENDED, RETIRED),
-    SUSPENDED: (MEASURED, PROMOTED, RETIRED),
-    RETIRED: (CANDIDATE,),
-    QUARANTINED: (),
+FOLLOWERS: Mapping[str, tuple[State, ...]] = {
+    State.NEW: (State.CANDIDATE, State.SUSPENDED, State.QUARANTINED),
+    State.CANDIDATE: (State.VERIFIED, State.RETIRED, State.QUARANTINED),
+    State.VERIFIED: (State.MEASURED, State.RETIRED, State.QUARANTINED),
+    State.MEASURED: (State.SHADOW, State.PROMOTED, State.RETIRED, State.QUARANTINED),
+    State.SHADOW: (State.PROMOTED, State.SUSPENDED, State.RETIRED, State.QUARANTINED),
+    State.PROMOTED: (State.SUSPENDED, State.RETIRED, State.QUARANTINED),
+    State.SUSPENDED: (State.MEASURED, State.PROMOTED, State.RETIRED, State.QUARANTINED),
+    State.RETIRED: (State.CANDIDATE, State.QUARANTINED),
+    State.QUARANTINED: (),
 }
 
 
@@ -455,8 +461,3 @@ class RecipeState:
     decided_by: str
     at: str
     seq: int
-
-
-def may_follow(before: str, after: str) -> bool:
-    """Return whether `after` may follow `before`."""
-    return after in FOLLOWERS.get(before, ()) or (after == QUARANTINED and before != QUARANTINED)

@@ -18,7 +18,7 @@ Three searches stand one within the other, each lazy:
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 from pyc_mlir.artifact.memory import MemoryReport, from_bytes
@@ -26,10 +26,17 @@ from pyc_mlir.compilation.build import plan_only
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.simulation.estimate import MEASURED, PREDICTED
-from pyc_mlir.lab.simulation.program import NOTES, PricedProgram, PricedSite, priced, priced_parts
 from pyc_mlir.lab.simulation.residuals import Residuals
-from pyc_mlir.lab.simulation.simulator import Simulator
+from pyc_mlir.lab.simulation.simulator import (
+    MEASURED,
+    NOTES,
+    PREDICTED,
+    PricedProgram,
+    PricedSite,
+    Simulator,
+    priced,
+    priced_parts,
+)
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Recipe
 from pyc_mlir.pipelines.choices.evidence import EstimatedSeconds, ExploredStructures
 from pyc_mlir.pipelines.choices.log import ExpectedCall, RecipeFile
@@ -57,16 +64,13 @@ class Explored:
     """The recipes found, by ascending seconds, none beaten by another on (seconds, bytes).
 
     own: what the compile chooses by itself. unknown: works without a row of here, those first on
-    which most predicted seconds rest. complete: whether every structure was looked at. lowerings,
-    plans: how many there were.
+    which most predicted seconds rest. lowerings: how many structures were looked at.
     """
 
     recipes: tuple[RecipeFile, ...]
     own: RecipeFile
     unknown: tuple[str, ...]
-    complete: bool
     lowerings: int
-    plans: int
 
     @property
     def best(self) -> RecipeFile:
@@ -78,11 +82,11 @@ class Explored:
 
         `own` stands as long as it fits, unless another one is clearly quicker (`_is_clear`).
         """
-        fitting = [r for r in self.recipes if _fits(r, budget)]
+        most = float("inf") if budget is None else budget
+        fitting = [r for r in self.recipes if budget is None or _point(r)[1] <= most]
         best = fitting[0] if fitting else self.recipes[-1]
-        if not _fits(self.own, budget):
-            return best
-        return best if _is_clear(best, self.own) else self.own
+        fits = budget is None or _point(self.own)[1] <= most
+        return self.own if fits and not _is_clear(best, self.own) else best
 
 
 @dataclass(frozen=True)
@@ -98,36 +102,35 @@ class Variant:
 
 @dataclass
 class Explorer:
-    """The searches over one program; `lowerings` and `plans` count what was done."""
+    """The searches over one program; `lowerings` counts what was done."""
 
     job: Job
-    wisdom: Wisdom = field(default_factory=Wisdom)
-    residuals: Residuals = field(default_factory=Residuals)
-    effort: ExploreLimits = field(default_factory=ExploreLimits)
+    wisdom: Wisdom
+    residuals: Residuals
     lowerings: int = 0
-    plans: int = 0
-    complete: bool = False
 
-    def variants(self) -> Iterator[Variant]:
-        """Structures, best first: the compile's own, then those that differ in one choice more."""
+    def variants(self, most: int) -> Iterator[Variant]:
+        """Structures, best first: the compile's own, then those that differ in one choice more.
+
+        At most so many.
+        """
         first = self._variant({})
         number, seen = count(), {_key(first.structure)}
-        waiting = [(first.seconds, next(number), first)]
         asked: set[tuple[tuple[str, str], ...]] = {()}
+        waiting = [(first.seconds, next(number), first)]
         while waiting:
             _, _, variant = heapq.heappop(waiting)
             yield variant
             for structure in _neighbours(variant):
-                if _key(structure) in asked or _key(structure) in seen:
+                if _key(structure) in asked | seen:
                     continue
-                if self.lowerings >= self.effort.lowerings:
+                if self.lowerings >= most:
                     return
                 asked.add(_key(structure))
                 found = self._variant(structure)
                 if _key(found.structure) not in seen:
                     seen.add(_key(found.structure))
                     heapq.heappush(waiting, (found.seconds, next(number), found))
-        self.complete = True
 
     def _variant(self, structure: Mapping[str, str]) -> Variant:
         """Lower the program under these choices of structure; the policy makes the others."""
@@ -137,23 +140,17 @@ class Explorer:
         program = priced(lowered, self.job.options.target)
         simulator = Simulator.of(program, self.wisdom, self.residuals)
         quickest = quickest_kernels(simulator, clear=True)
-        return Variant(
-            {d.site.key: d.chosen for d in lowered.decisions if d.site.pass_name in STRUCTURE},
-            lowered,
-            simulator,
-            quickest,
-            simulator.estimate(quickest).seconds,
-        )
+        chosen = {d.site.key: d.chosen for d in lowered.decisions if d.site.pass_name in STRUCTURE}
+        return Variant(chosen, lowered, simulator, quickest, simulator.estimate(quickest).seconds)
 
     def planned(self, variant: Variant, kernels: Mapping[str, str]) -> Iterator[RecipeFile]:
         """Yield a recipe for each memory plan of a program with these kernels, with its exact
         bytes.
         """
-        self.plans += 1
         recipe = Recipe({**variant.structure, **kernels}, tolerant=True)
         options = replace(self.job.options, recipe=recipe)
-        modes = tuple(dict.fromkeys((*options.planner_modes, *PLANNER_MODES)))
         if options.planner_modes:
+            modes = tuple(dict.fromkeys((*options.planner_modes, *PLANNER_MODES)))
             options = replace(options, planner_modes=modes)
         lowered = lower(self.job.under(options))
         try:
@@ -184,20 +181,20 @@ class Explorer:
         made = [d for d in decisions if d.site.pass_name not in NOTES]
         chosen = [replace(d, chosen=plans.get(d.site.key, d.chosen)) for d in made]
         # The evidence of each choice between several.
-        priced_sites = {
-            site.site: EstimatedSeconds(
-                site.price.seconds, site.price.grounds == MEASURED, site.price.why
-            )
-            for site in found.sites
-        }
+        prices = {site.site: site.price for site in found.sites}
         total = ExploredStructures(self.lowerings, found.seconds)
-        several = [d.site.key for d in made if len(d.alternatives) > 1]
+        grounds = {
+            key: (EstimatedSeconds(p.seconds, p.grounds == MEASURED, p.why) if p else total,)
+            for key, p in (
+                (d.site.key, prices.get(d.site.key)) for d in made if len(d.alternatives) > 1
+            )
+        }
         return RecipeFile(
             lowered.graph_id,
             {d.site.key: d.chosen for d in chosen},
             Recipe.from_log(chosen).works,
             EXPLORE,
-            {key: (priced_sites.get(key, total),) for key in several},
+            grounds,
             ExpectedCall(
                 found.seconds, found.lo, found.hi, found.measured, found.bytes, found.exact
             ),
@@ -209,7 +206,7 @@ def explore(
     job: Job,
     wisdom: Wisdom | None = None,
     residuals: Residuals | None = None,
-    effort: ExploreLimits | None = None,
+    effort: ExploreLimits = ExploreLimits(),
 ) -> Explored:
     """Return the Pareto set of executions of a program on (seconds, bytes), as recipes.
 
@@ -217,27 +214,16 @@ def explore(
     wisdom, residuals: what seconds rest on, see `simulate`. Deterministic; nothing is measured, and
     no code is generated. Raises as a compile up to its memory plan.
     """
-    asked = Explorer(
-        job.under(replace(job.options, recipe=None)),
-        wisdom or Wisdom(),
-        residuals or Residuals(),
-        effort or ExploreLimits(),
-    )
-    variants = list(asked.variants())
-    own, *_ = found = list(asked.planned(variants[0], {}))
+    own = job.under(replace(job.options, recipe=None))
+    asked = Explorer(own, wisdom or Wisdom(), residuals or Residuals())
+    variants = list(asked.variants(effort.lowerings))
+    first, *_ = found = list(asked.planned(variants[0], {}))
     variants.sort(key=lambda v: v.seconds)
-    for variant in variants[: asked.effort.plans]:
+    for variant in variants[: effort.plans]:
         kernels = (variant.kernels, smallest_kernels(variant.simulator))
         for some in {_key(one): one for one in kernels}.values():
             found += asked.planned(variant, some)
-    return Explored(
-        tuple(_undominated(found)),
-        own,
-        _unknown(variants),
-        asked.complete,
-        asked.lowerings,
-        asked.plans,
-    )
+    return Explored(tuple(_undominated(found)), first, _unknown(variants), asked.lowerings)
 
 
 def quickest_kernels(simulator: Simulator, clear: bool = False) -> dict[str, str]:
@@ -312,24 +298,18 @@ def _is_clear(file: RecipeFile, own: RecipeFile) -> bool:
     return new.seconds < (1 - MARGIN) * old.seconds
 
 
-def _fits(file: RecipeFile, budget: int | None) -> bool:
-    size = None if file.estimate is None else file.estimate.bytes
-    return budget is None or (size is not None and size <= budget)
+def _point(file: RecipeFile) -> tuple[float, float]:
+    """Return seconds and bytes of a recipe; unknown bytes are the most."""
+    assert file.estimate is not None
+    size = file.estimate.bytes
+    return file.estimate.seconds, float("inf") if size is None else size
 
 
 def _undominated(files: Iterable[RecipeFile]) -> list[RecipeFile]:
-    """Return them by ascending seconds, each with fewer bytes than those before; unknown bytes are
-    the most.
-    """
-
-    def point(file: RecipeFile) -> tuple[float, float]:
-        assert file.estimate is not None
-        size = file.estimate.bytes
-        return file.estimate.seconds, float("inf") if size is None else size
-
+    """Return them by ascending seconds, each with fewer bytes than those before."""
     kept: list[RecipeFile] = []
-    for file in sorted(files, key=lambda f: (point(f), _key(f.choices))):
-        if not kept or point(file)[1] < point(kept[-1])[1]:
+    for file in sorted(files, key=lambda f: (_point(f), _key(f.choices))):
+        if not kept or _point(file)[1] < _point(kept[-1])[1]:
             kept.append(file)
     return kept
 

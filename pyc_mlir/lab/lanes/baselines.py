@@ -14,14 +14,14 @@ from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import (
-    OK,
-    PROMOTED,
     STABLE,
     Baseline,
     EvidenceRow,
     Graph,
     Implementation,
     Session,
+    State,
+    Status,
     Trace,
     Workload,
     samples,
@@ -102,7 +102,14 @@ def reports_of(store: EvidenceStore, name: str) -> list[Report]:
             f"baseline {name!r}: expected one made from reports of `pyc-bench`, got one of recipes",
         )
     places = store.places()
-    return [_report(places[envs[session]], rows) for session, rows in sorted(sessions.items())]
+    reports = []
+    for session, records in sorted(sessions.items()):
+        place = places[envs[session]]
+        environment = from_data(Environment, place.hardware_facts["environment"])
+        unique = {(r["workload"], r["candidate"], r["metric"]): r for r in records}
+        suite = place.context_facts["suite"]
+        reports.append(Report(suite, environment, {}, tuple(unique.values())))
+    return reports
 
 
 def _of_report(
@@ -143,18 +150,12 @@ def _record(store: EvidenceStore, trace: Trace) -> Record:
     return record(*names, "s", float(np.median(times)), **more)
 
 
-def _report(place: Environments, records: Sequence[Record]) -> Report:
-    environment = from_data(Environment, place.hardware_facts["environment"])
-    unique = {(r["workload"], r["candidate"], r["metric"]): r for r in records}
-    return Report(place.context_facts["suite"], environment, {}, tuple(unique.values()))
-
-
 def _in_use(store: EvidenceStore, name: str, version: int, moment: str) -> Iterator[EvidenceRow]:
     """Yield one row for each recipe in use, workload and environment."""
-    for impl_id in sorted({s.impl_id for s in store.states(lane=STABLE, state=PROMOTED)}):
+    for impl_id in sorted({s.impl_id for s in store.states(lane=STABLE, state=State.PROMOTED)}):
         envs = {s.id: s.env_id for s in store.find(Session)}
         groups: dict[tuple[str, str], list[Trace]] = {}
-        for trace in store.find(Trace, impl_id=impl_id, status=OK):
+        for trace in store.find(Trace, impl_id=impl_id, status=Status.OK):
             groups.setdefault((trace.workload_id, envs[trace.session_id]), []).append(trace)
         for (load, env), traces in sorted(groups.items()):
             figures = [t.figures for t in traces]

@@ -6,7 +6,7 @@
     lanes.close()
 
 Comes in: what a selector measures and changes. Goes out: a `Feedback` row for each window of calls
-of the arm that serves, transitions of recipes by `rule.py` (drift suspends, faults
+of the arm that serves, transitions of recipes by `promotion.py` (drift suspends, faults
 quarantine), and what was learned, which the next process begins with. Calls never wait for the
 database: one thread writes.
 """
@@ -25,36 +25,31 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.identity import PROGRAM
 from pyc_mlir.lab.evidence.rows import (
-    NEW,
-    PROMOTED,
-    QUARANTINED,
-    RETIRED,
-    SHADOW,
+    PROGRAM,
     STABLE,
-    SUSPENDED,
     Feedback,
     Graph,
     Implementation,
     RecipeState,
     Scope,
+    State,
     StateStep,
 )
-from pyc_mlir.lab.lanes.rule import MIN_CALLS, QUANTILE, next_step
+from pyc_mlir.lab.lanes.promotion import MIN_CALLS, QUANTILE, next_step
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.runtime.selection.engine import DRIFTED, IN_A_ROW, REBASED, low_quantile
-from pyc_mlir.runtime.selection.selector import Selector, SelectorEvent
+from pyc_mlir.runtime.selection.selector import Observer, Selector, SelectorEvent
 
 SERVICE = "service"
-_OUT_OF_USE = (SUSPENDED, RETIRED, QUARANTINED)
+_OUT_OF_USE = (State.SUSPENDED, State.RETIRED, State.QUARANTINED)
 _MOST_PROBLEMS = 64
 # Windows of one arm and cluster, and the key of both.
 _Key = tuple[str, str]
 
 
-class ServiceLanes:
+class ServiceLanes(Observer):
     """The observer of one selector. Threads that call share it; `close` ends its own thread.
 
     problems: what the database refused; the service goes on without these rows.
@@ -88,7 +83,7 @@ class ServiceLanes:
         self._selector: Selector | None = None
         self._program = ""
         self.problems: deque[str] = deque(maxlen=_MOST_PROBLEMS)
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="pyc-lanes", daemon=True)
         self._thread.start()
 
@@ -128,8 +123,16 @@ class ServiceLanes:
         if event.kind in (REBASED, DRIFTED):
             key = event.before, f"{event.route}, {event.context}"
             self._open.pop(key, None)
-            begin = self._forget if event.kind == REBASED else self._drift
-            self._work.put(lambda: begin(event))
+            if event.kind == REBASED:
+                self._work.put(lambda: self._lows.pop(key, None))
+            else:
+                # The recipe that the selector left is suspended where it is in use.
+                why = f"drift: {event.why} ({event.route}, {event.context})"
+                step = StateStep(State.SUSPENDED, why)
+                used = (State.PROMOTED, State.SHADOW)
+                self._work.put(
+                    lambda: self._take(event.before, lambda state: step if state in used else None)
+                )
         self._work.put(self._keep)
 
     # What the thread does.
@@ -160,10 +163,6 @@ class ServiceLanes:
             given = (self._program, selector.policy.name, self._env, selector.learned())
             self._store.keep_learned(*given)
 
-    def _forget(self, event: SelectorEvent) -> None:
-        key = event.before, f"{event.route}, {event.context}"
-        self._lows.pop(key, None)
-
     def _end(self, key: _Key, seconds: list[float]) -> None:
         """Write a window, and take the step that it leads to."""
         arm, cluster = key
@@ -184,22 +183,19 @@ class ServiceLanes:
         """Write a window of one fault, and put the arm's recipe in quarantine."""
         row = Feedback(self._impl(arm), cluster, self._env, self._moment(), 0, {}, rejected=1)
         self._store.add(row)
-        step = next_step(SHADOW, 1.0, (), faults=1)
+        step = next_step(State.SHADOW, 1.0, (), faults=1)
         assert step is not None
         found = StateStep(step.state, f"{step.reason}: {why}")
         # A fault counts in any state, also where the lanes do not know the recipe.
-        self._take(arm, lambda state: None if state == QUARANTINED else found)
-
-    def _drift(self, event: SelectorEvent) -> None:
-        """Suspend the recipe that a selector left for its drift."""
-        step = StateStep(SUSPENDED, f"drift: {event.why} ({event.route}, {event.context})")
-        self._take(event.before, lambda state: step if state in (PROMOTED, SHADOW) else None)
+        self._take(arm, lambda state: None if state == State.QUARANTINED else found)
 
     def _take(self, arm: str, step_in: Callable[[str], StateStep | None]) -> None:
         """Carry out the step that a recipe takes in each lane; the selector takes it no more."""
         impl = self._impl(arm)
         scope = Scope(self._graph.structure_id, "", self._place.hardware, self._place.toolchain)
-        places = [(s.scope, s.lane, s.state) for s in self._states(impl)] or [(scope, STABLE, NEW)]
+        places = [(s.scope, s.lane, s.state) for s in self._states(impl)] or [
+            (scope, STABLE, State.NEW)
+        ]
         for scope, lane, state in places:
             step = step_in(state)
             if step is not None:

@@ -20,16 +20,19 @@ from pyc_mlir.artifact.test_vectors import make_inputs
 from pyc_mlir.compilation.options import CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import encode
-from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.builder import create
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import BOOL, dtype_name, is_float
-from pyc_mlir.lab.evidence.identity import PROGRAM, graph_of_work
-from pyc_mlir.lab.evidence.rows import Graph, Workload
-from pyc_mlir.lab.sessions.reference import Described, Reference, described
-from pyc_mlir.lab.sessions.session import MeasuredProgram
+from pyc_mlir.lab.evidence.rows import PROGRAM, Graph, Workload
+from pyc_mlir.lab.sessions.session import (
+    MeasuredProgram,
+    Reference,
+    described,
+    graph_of_work,
+)
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.target.work import Input, Work, parse_work
 from pyc_mlir.util.checksum import digest
@@ -59,17 +62,15 @@ def subject_of_program(
     """
     program = described(source, inputs)
     arguments = arguments_of(program.signature, seed, dims)
-    graph = program.graph or _foreign(program)
+    graph = program.graph
+    if graph is None:
+        # A program that enters at IREE is named by its bytes.
+        code = getattr(program.oracle, "code", None)
+        assert isinstance(code, bytes), "only programs that enter at IREE have no graph"
+        name = digest([PROGRAM, code.hex()])
+        graph = Graph(name, PROGRAM, name, f"foreign {name}", 0)
     load = _workload(graph, dims, arguments, {"seed": seed})
     return MeasuredProgram(graph, load, source, inputs, arguments, options or CompileOptions())
-
-
-def _foreign(program: Described) -> Graph:
-    """Return the row of a program that enters at IREE: by its bytes."""
-    code = getattr(program.oracle, "code", None)
-    assert isinstance(code, bytes), "only programs that enter at IREE have no graph"
-    name = digest([PROGRAM, code.hex()])
-    return Graph(name, PROGRAM, name, f"foreign {name}", 0)
 
 
 def subject_of_work(
@@ -202,24 +203,15 @@ def work_module(work: Work, constants: Sequence[np.ndarray]) -> str:
         )
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
-        ins, out = [to_mlir(t) for t in arguments], to_mlir(work.nodes[-1].type)
-        kind = ir.FunctionType.get(ins, [out])
+        kind = ([to_mlir(t) for t in arguments], [to_mlir(work.nodes[-1].type)])
         with ir.InsertionPoint(module.body):
-            function = ir.Operation.create(
-                "func.func",
-                regions=1,
-                attributes={
-                    "sym_name": ir.StringAttr.get("main"),
-                    "function_type": ir.TypeAttr.get(kind),
-                },
-            )
-        block = function.regions[0].blocks.append(*ins, arg_locs=[ir.Location.unknown()] * len(ins))
+            block = func.FuncOp("main", kind).add_entry_block()
         with ir.InsertionPoint(block):
             given, known = iter(block.arguments), iter(constants)
             values = [
                 next(given) if i.array is None else _constant(next(known)) for i in work.inputs
             ]
-            ir.Operation.create("func.return", operands=[_body(work, values)])
+            func.ReturnOp([_body(work, values)])
         is_valid = module.operation.verify()
         assert is_valid
         return str(module)

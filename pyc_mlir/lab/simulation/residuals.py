@@ -16,10 +16,11 @@ it is exchangeable with the n programs. With too few of them that rank does not 
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import ClassVar
 
 from pyc_mlir.dialects.util.codec import to_data
@@ -62,18 +63,11 @@ class Residual:
         if not all(0 < x < math.inf for x in (self.estimate, self.measured, self.scale)):
             raise ValueError(f"{self.subject}: expected positive numbers of seconds, got {self}")
 
-    @property
-    def log_ratio(self) -> float:
-        """log(measured / estimate): above 0 where it took longer."""
-        return math.log(self.measured / self.estimate)
+    def log_ratio(self, join: float = 0.0) -> float:
+        """log(measured / estimate): above 0 where it took longer.
 
-    def score(self, join: float = 0.0) -> float:
-        """Return the error in expected deviations, where a further kernel costs `join` seconds
-        more.
+        join: seconds that each further kernel costs more.
         """
-        return abs(self._joined(join)) / self.scale
-
-    def _joined(self, join: float) -> float:
         return math.log(self.measured / (self.estimate + join * (self.kernels - 1)))
 
 
@@ -108,27 +102,27 @@ class Residuals:
         """Return the factor from a family's predictions to what is measured there; 1 without
         residuals.
         """
-        found = sorted(self._by_family.get((environment, family), ()))
+        found = self._by_family.get((environment, family))
         if not found:
             return 1.0
-        return math.exp(_median(found) * len(found) / (len(found) + _PRIOR))
+        return math.exp(median(found) * len(found) / (len(found) + _PRIOR))
 
     def spread(self, environment: str, family: str) -> float:
         """Return the deviation that remains after the bias, by the median; the default below 4
         rows.
         """
-        found = sorted(self._by_family.get((environment, family), ()))
+        found = self._by_family.get((environment, family), ())
         if len(found) < 4:
             return PREDICTED_SCALE
         center = math.log(self.bias(environment, family))
         # A normal distribution's deviation is 1.4826 times its median absolute deviation.
-        spread = 1.4826 * _median(sorted(abs(x - center) for x in found))
+        spread = 1.4826 * median(abs(x - center) for x in found)
         return max(spread, MEASURED_SCALE)
 
     def width(self, environment: str, coverage: float = COVERAGE) -> Width:
         """Return the half width by which intervals of programs cover the given share."""
         join = self.join_seconds(environment)
-        scores = sorted(r.score(join) for r in self._programs(environment))
+        scores = sorted(abs(r.log_ratio(join)) / r.scale for r in self._programs(environment))
         rank = math.ceil((len(scores) + 1) * coverage)
         if rank > len(scores):
             return Width(rows=len(scores))
@@ -136,10 +130,8 @@ class Residuals:
 
     def call_seconds(self, environment: str) -> float:
         """Return the seconds of a call of nothing there; 0 where it was not measured."""
-        found = sorted(
-            r.measured for r in self.rows if (r.environment, r.family) == (environment, CALL)
-        )
-        return _median(found) if found else 0.0
+        found = [r.measured for r in self.rows if (r.environment, r.family) == (environment, CALL)]
+        return median(found) if found else 0.0
 
     def join_seconds(self, environment: str) -> float:
         """Return the cost of a further kernel of a program: of least errors in the logarithm, in
@@ -149,7 +141,7 @@ class Residuals:
             several = [r for r in self._programs(environment) if r.kernels > 1]
             each = sorted((r.measured - r.estimate) / (r.kernels - 1) for r in several)
             tried = [0.0, *(x for x in each[:: len(each) // _JOINS + 1] if x > 0)]
-            errors = [math.fsum(abs(r._joined(join)) for r in several) for join in tried]
+            errors = [math.fsum(abs(r.log_ratio(join)) for r in several) for join in tried]
             self._joins[environment] = tried[errors.index(min(errors))]
         return self._joins[environment]
 
@@ -164,7 +156,7 @@ class Residuals:
     def _by_family(self) -> dict[tuple[str, str], list[float]]:
         found: dict[tuple[str, str], list[float]] = {}
         for row in self.rows:
-            found.setdefault((row.environment, row.family), []).append(row.log_ratio)
+            found.setdefault((row.environment, row.family), []).append(row.log_ratio())
         return found
 
     def to_bytes(self) -> bytes:
@@ -192,8 +184,3 @@ def environment_of(hardware: str, toolchain: str) -> str:
 def family_of(choice: str) -> str:
     """Return the family of a kernel's alternative: ``gemm`` of ``gemm:matmul+add[rows=4]``."""
     return choice.partition(":")[0]
-
-
-def _median(ordered: Sequence[float]) -> float:
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -2,9 +2,12 @@
 
     simulate(artifact, {"pyc-select-kernels:matmul.07b2a4fa968f2466": "iree"}) -> Estimate
 
-Comes in: a compiled or lowered program, a recipe, wisdom. Goes out: an `Estimate`. Nothing is
-compiled or measured. For many recipes of one program make one `Simulator`: it prices each
-alternative once. docs/simulation.md says what is exact, and how good estimates were found to be.
+    Artifact | Lowered -> PricedProgram (sites, costs of alternatives, memory) -> Estimate
+
+Nothing is compiled or measured. For many recipes of one program make one `Simulator`: it prices
+each alternative once. docs/simulation.md says what is exact, and how good estimates were found to
+be. An artifact's log has all decisions and its memory report all dispatches; a lowered program has
+no memory plan yet, so its bytes are not known.
 
 Bytes under another memory plan follow from the sizes that the compile recorded:
 
@@ -24,37 +27,42 @@ Elsewhere the bytes of the program as it is are given, and are not exact.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.memory import Account, MemoryReport
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.rows import COLD, WARM
-from pyc_mlir.lab.simulation.estimate import (
-    MEASURED,
-    PREDICTED,
-    Estimate,
-    ExecutionContext,
-    Overheads,
-    Price,
-    SiteEstimate,
-    Total,
-    on_threads,
+from pyc_mlir.lab.simulation.residuals import (
+    COVERAGE,
+    MEASURED_SCALE,
+    Residuals,
+    Width,
+    environment_of,
+    family_of,
 )
-from pyc_mlir.lab.simulation.program import NOTES, PricedProgram, PricedSite, priced
-from pyc_mlir.lab.simulation.residuals import COVERAGE, MEASURED_SCALE, Residuals, Width, family_of
 from pyc_mlir.measure.environment import current_place
-from pyc_mlir.pipelines.choices.choices import Recipe
+from pyc_mlir.pipelines.choices.choices import Decision, Recipe, Site
+from pyc_mlir.pipelines.choices.evidence import Computes
 from pyc_mlir.pipelines.choices.wisdom import Wisdom, WisdomRow
+from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
+from pyc_mlir.pipelines.target.target import TARGETS, Target, available_cores, read_host_cpu
+from pyc_mlir.profile.dispatches import report_of
+from pyc_mlir.util.units import quantity
 
 if TYPE_CHECKING:
     from pyc_mlir.compilation.lower import Lowered
 
-AS_COMPILED = "as the compile states it"
+PLAN = "plan-memory"
+# Decisions that say something of the compile and change nothing of the program.
+NOTES = frozenset({"calibration", "wisdom", "compile-stage", "oracle", "budget"})
+_SHORT = 48
+MEASURED, PREDICTED = "measured", "predicted"
 # An interval of five or more processes' medians is about so many deviations to each side.
 _DEVIATIONS = 2.0
 # Wider intervals say nothing, and their ends are no numbers any more.
@@ -62,12 +70,265 @@ _WIDEST = 100.0
 
 
 @dataclass(frozen=True)
+class PricedSite:
+    """A site with what each of its alternatives is predicted to cost; `chosen` is the compile's."""
+
+    site: Site
+    chosen: str
+    costs: Mapping[str, Cost]
+
+
+@dataclass(frozen=True)
+class PricedProgram:
+    """A program as numbers.
+
+    kernels: the sites whose choices are kernels. plans: those of memory plans, of which only those
+    in `entry`, of the function that a call runs, have a say in its seconds. structure: sites at
+    which another choice gives other kernels. other_seconds: predicted for dispatches of no kernel
+    site (copies, fills). account: bytes by purpose; what is not known is None.
+    """
+
+    graph_id: str
+    kernels: tuple[PricedSite, ...]
+    plans: tuple[PricedSite, ...]
+    structure: tuple[PricedSite, ...]
+    entry: frozenset[str]
+    other_seconds: float
+    account: Account
+    target: Target
+
+    @property
+    def sites(self) -> Mapping[str, PricedSite]:
+        """All sites by key."""
+        every = (*self.kernels, *self.plans, *self.structure)
+        return {one.site.key: one for one in every}
+
+
+def priced(program: "Artifact | Lowered", target: Target | None = None) -> PricedProgram:
+    """Return the program as numbers.
+
+    target: what a lowered program is for; an artifact names its own. Raises PycError (BAD_ARTIFACT)
+    for a damaged memory report.
+    """
+    if not isinstance(program, Artifact):
+        account = Account.of(program.signature, program.constants_bytes)
+        target = _target("cpu") if target is None else target
+        return priced_parts(program.graph_id, program.decisions, account, MemoryReport(), target)
+    manifest, report = program.manifest, report_of(program)
+    decisions, target = program.decisions, _target(manifest.target)
+    made = priced_parts(manifest.graph_id, decisions, manifest.memory, report, target)
+    selected = {d.site.key: d for d in decisions if d.site.pass_name == SELECT}
+    tasks = [task for region in report.regions for task in region.tasks]
+    kernels = []
+    for one in made.kernels:
+        # The costs of a log have no operations: those of its dispatches.
+        names = _computed(selected[one.site.key])
+        flops = math.fsum(task.flops for task in tasks if names.intersection(task.sources))
+        costs = {name: replace(cost, flops=flops) for name, cost in one.costs.items()}
+        kernels.append(replace(one, costs=costs))
+    return replace(made, kernels=tuple(kernels))
+
+
+@cache
+def _target(name: str) -> Target:
+    """Return the target of that name; ``cpu`` with the caches and cores of this machine."""
+    target, cpu = Target.named(name if name in TARGETS else "cpu"), read_host_cpu()
+    if target.name != "cpu" or cpu is None:
+        return target
+    return target.on(replace(cpu, cores=min(cpu.cores, available_cores())))
+
+
+def priced_parts(
+    graph_id: str,
+    decisions: Sequence[Decision],
+    account: Account,
+    report: MemoryReport,
+    target: Target,
+) -> PricedProgram:
+    """Price a program from what a compile knows of it, with or without code."""
+    selected = [d for d in decisions if d.site.pass_name == SELECT]
+    computed = {name for d in selected for name in _computed(d)}
+    tasks = [task for region in report.regions for task in region.tasks]
+    others = [task.seconds for task in tasks if not computed.intersection(task.sources)]
+    passes = [d.site.pass_name for d in decisions]
+    return PricedProgram(
+        graph_id,
+        _sites(decisions, (SELECT,)),
+        _sites(decisions, (PLAN,)),
+        _sites(decisions, [name for name in passes if name not in (SELECT, PLAN, *NOTES)]),
+        frozenset(region.name for region in report.regions),
+        math.fsum(others),
+        account,
+        target,
+    )
+
+
+def _sites(decisions: Iterable[Decision], passes: Iterable[str]) -> tuple[PricedSite, ...]:
+    """Return the last decision at each site: a fall-back replaces what came before it."""
+    wanted = set(passes)
+    found = {d.site.key: d for d in decisions if d.site.pass_name in wanted}
+    return tuple(
+        PricedSite(d.site, d.chosen, {a.name: a.cost or Cost() for a in d.alternatives})
+        for d in found.values()
+    )
+
+
+def _computed(decision: Decision) -> set[str]:
+    """Return the ops that a kernel computes: its site's, and those of its group."""
+    members = next((e.ops for e in decision.evidence if isinstance(e, Computes)), ())
+    return {decision.site.op_id, *members}
+
+
+@dataclass(frozen=True)
+class ExecutionContext:
+    """Whose rows are answers: hashes of hardware and toolchain, and the threads of a call."""
+
+    hardware: str = ""
+    toolchain: str = ""
+    threads: int = 1
+
+    @property
+    def environment(self) -> str:
+        """The key of residuals."""
+        return environment_of(self.hardware, self.toolchain)
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """Seconds besides kernels: of a call, and of a dispatch.
+
+    call_seconds is part of each measured row of work, which is a call of its own, and of the
+    program once. dispatch_seconds is part of each measured row too. join_seconds is what each
+    further kernel of a program costs besides, see residuals.py.
+    """
+
+    call_seconds: float = 0.0
+    dispatch_seconds: float = 0.0
+    join_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Price:
+    """Seconds of one choice, without the call's own; `scale` is their expected deviation in log.
+
+    grounds: ``measured`` or ``predicted``. why: which rows, or what the prediction rests on.
+    """
+
+    seconds: float
+    scale: float
+    grounds: str
+    why: str = ""
+
+
+def on_threads(cost: Cost, program: PricedProgram, threads: int) -> float:
+    """Predicted seconds on so many threads of what was predicted for all cores of the target.
+
+    What has no operations, or is bound by its traffic, stays as it is.
+    """
+    model = CostModel(program.target)
+    if threads == 0 or not cost.flops or cost.seconds <= model.moving(cost.traffic_bytes):
+        return cost.seconds
+    busy = min(model.cores, model.cores_for(cost.flops, cost.traffic_bytes))
+    return cost.seconds * busy / min(busy, threads)
+
+
+@dataclass(frozen=True)
+class SiteEstimate:
+    """One kernel of a program: its choice, what it costs, and what the compile's own choice costs.
+
+    site: ``pass:op``. work: the id that rows are found by.
+    """
+
+    site: str
+    work: str
+    choice: str
+    price: Price
+    before: Price
+
+    @property
+    def difference(self) -> float:
+        """Seconds more than the program's own choice; below 0 is quicker."""
+        return self.price.seconds - self.before.seconds
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of a call with an interval, and the device memory that the program needs.
+
+    bytes: constants, inputs, transients and outputs; None where that depends on the call.
+    exact: whether `bytes` is what a compile by this recipe would state; `why_bytes` says on what
+    grounds, or why it may not be. width: of the interval, which is meant to hold the measured
+    seconds in a share `COVERAGE` of cases. measured, predicted, overhead: how `seconds` divides.
+    sites: the kernels, in order. notes: what was not priced.
+    """
+
+    seconds: float
+    lo: float
+    hi: float
+    bytes: int | None
+    exact: bool
+    why_bytes: str
+    width: Width
+    measured: float
+    predicted: float
+    overhead: float
+    sites: tuple[SiteEstimate, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The works of the kernels that nothing was measured for here, each once."""
+        found = (s.work for s in self.sites if s.price.grounds == PREDICTED and s.work)
+        return tuple(dict.fromkeys(found))
+
+
+def comparison(estimate: Estimate, before: Estimate) -> str:
+    """Return the estimate of a recipe beside that of the program as it is."""
+    notes = (f"not priced: {note}\n" for note in estimate.notes)
+    return "".join((*_head(estimate, before), *_differences(estimate), *notes))
+
+
+def _head(estimate: Estimate, before: Estimate) -> Iterator[str]:
+    for name, one in (("as compiled", before), ("recipe", estimate)):
+        held = "unknown" if one.bytes is None else quantity(one.bytes, "B")
+        exact = "exact" if one.exact else "not exact"
+        yield (
+            f"{name:12} {quantity(one.seconds, 's'):>9} ({quantity(one.lo, 's')} to "
+            f"{quantity(one.hi, 's')})  {held}, {exact}: {one.why_bytes}\n"
+        )
+    ratio = estimate.seconds / before.seconds if before.seconds else 1.0
+    rows = f"{estimate.width.rows} programs measured here"
+    covers = f"covers {COVERAGE:.0%} by {rows}"
+    grounds = covers if estimate.width.calibrated else f"not calibrated: {rows} are too few"
+    yield f"ratio        {ratio:9.3f}  interval {grounds}\n"
+    yield (
+        f"rests on     {quantity(estimate.measured, 's')} measured, "
+        f"{quantity(estimate.predicted, 's')} predicted, {quantity(estimate.overhead, 's')} of "
+        f"the call; {len(estimate.unknown)} works without a row of here\n"
+    )
+
+
+def _differences(estimate: Estimate) -> Iterator[str]:
+    """Yield the sites that differ, the largest difference first; how many others there are."""
+    differ = [s for s in estimate.sites if s.price != s.before]
+    for site in sorted(differ, key=lambda s: (-abs(s.difference), s.site)):
+        sign = "+" if site.difference >= 0 else "-"
+        before, after = (
+            f"{quantity(p.seconds, 's')} {p.grounds}" for p in (site.before, site.price)
+        )
+        yield (
+            f"  {site.site[:_SHORT]:{_SHORT}} {site.choice}: {before} -> {after} "
+            f"({sign}{quantity(abs(site.difference), 's')}; {site.price.why})\n"
+        )
+    yield f"{len(estimate.sites) - len(differ)} of {len(estimate.sites)} kernels are the same\n"
+
+
+@dataclass(frozen=True)
 class Simulator:
     """Estimates for one program.
 
-    here: whose rows are answers; coverage: of the intervals. A recipe's sites may be given as
-    ``pass:op``, as ``pass:work`` or as ``pass``, in which case all sites of the pass that offer the
-    choice take it.
+    here: whose rows are answers. A recipe's sites may be given as ``pass:op``, as ``pass:work`` or
+    as ``pass``, in which case all sites of the pass that offer the choice take it.
     """
 
     program: PricedProgram
@@ -75,7 +336,6 @@ class Simulator:
     here: ExecutionContext = field(default_factory=ExecutionContext)
     residuals: Residuals = field(default_factory=Residuals)
     overheads: Overheads = field(default_factory=Overheads)
-    coverage: float = COVERAGE
 
     @staticmethod
     def of(
@@ -107,26 +367,22 @@ class Simulator:
             self._site(one, changed.get(one.site.key, one.chosen)) for one in self.program.kernels
         ]
         others, notes = self._others(changed)
-        total = Total.of([*(site.price for site in kernels), *others])
+        prices = [*(site.price for site in kernels), *others]
+        measured, predicted = (
+            math.fsum(p.seconds for p in prices if p.grounds == grounds)
+            for grounds in (MEASURED, PREDICTED)
+        )
         overhead = self.overheads.call_seconds
         overhead += self.overheads.join_seconds * max(0, len(kernels) - 1)
-        overhead += self.overheads.wake_seconds if self.here.threads != 1 else 0.0
-        seconds = total.measured + total.predicted + overhead
-        width = self._width
-        factor = math.exp(min(width.deviations * total.scale, _WIDEST))
+        seconds, width = measured + predicted + overhead, self._width
+        # Deviations add up as if all kernels erred alike: rows of one session often do.
+        own, spread = measured + predicted, math.fsum(abs(p.seconds) * p.scale for p in prices)
+        scale = spread / own if own > 0 else 0.0
+        factor = math.exp(min(width.deviations * scale, _WIDEST))
         return Estimate(
-            seconds,
-            seconds / factor,
-            seconds * factor,
-            *self._bytes(changed),
-            self.coverage,
-            width,
-            total.measured,
-            total.predicted,
-            overhead,
-            tuple(kernels),
-            notes,
-        )
+            seconds, seconds / factor, seconds * factor, *self._bytes(changed), width, measured,
+            predicted, overhead, tuple(kernels), notes,
+        )  # fmt: skip
 
     def price(self, site: PricedSite, choice: str) -> Price:
         """Return the price of a kernel by one of its alternatives."""
@@ -134,7 +390,7 @@ class Simulator:
 
     @cached_property
     def _width(self) -> Width:
-        return self.residuals.width(self.here.environment, self.coverage)
+        return self.residuals.width(self.here.environment)
 
     def _price(self, site: PricedSite, choice: str) -> Price:
         """Return the seconds of a kernel: measured where wisdom has rows of here, else predicted.
@@ -246,31 +502,32 @@ class Simulator:
         total, transients = program.account.total(), program.account.scratch or 0
         if total is None:
             return None, False, "no memory plan, or sizes that depend on the call"
-        plans = {one.site.key for one in program.plans}
-        others = [key for key in changed if key not in plans]
         if not changed:
-            return total, True, AS_COMPILED
+            return total, True, "as the compile states it"
+        others = [key for key in changed if key not in {one.site.key for one in program.plans}]
         entry = [one for one in program.plans if one.site.key in program.entry]
+
+        def held(one: PricedSite) -> int:
+            return one.costs[changed.get(one.site.key, one.chosen)].workspace_bytes
+
+        more = 0
         if others:
             why = f"{others[0]} changes what is planned"
         elif len(entry) != 1:
             why = "a call has not one region"
         else:
-            (region,) = entry
-
-            def held(one: PricedSite) -> int:
-                return one.costs[changed.get(one.site.key, one.chosen)].workspace_bytes
-
-            more = held(region) - region.costs[region.chosen].workspace_bytes
-            plain = [held(one) for one in program.plans if one is not region]
+            more = held(entry[0]) - entry[0].costs[entry[0].chosen].workspace_bytes
+            plain = [held(one) for one in program.plans if one is not entry[0]]
             needed = transients + more + (program.account.outputs or 0)
-            if transients + more < 0 or not transients:
-                why = "the call's peak lies elsewhere"
-            elif any(needed > bytes_ for bytes_ in plain):
-                why = "the plain entry would need less than the arena entry"
-            else:
-                return total + more, True, "sizes of the recorded plans"
-        return total, False, f"of the program as it is: {why}"
+            why = (
+                "the call's peak lies elsewhere" if transients + more < 0 or not transients
+                else "the plain entry would need less than the arena entry"
+                if any(needed > bytes_ for bytes_ in plain)
+                else ""
+            )  # fmt: skip
+        if why:
+            return total, False, f"of the program as it is: {why}"
+        return total + more, True, "sizes of the recorded plans"
 
     @cached_property
     def _names(self) -> Mapping[str, tuple[PricedSite, ...]]:
@@ -283,7 +540,13 @@ class Simulator:
 
     def _changes(self, recipe: Recipe | Mapping[str, str] | None) -> dict[str, str]:
         """Return the changes of a recipe: {site: choice} where the choice is not the program's."""
-        choices = self._of_recipe(recipe) if isinstance(recipe, Recipe) else recipe or {}
+        if not isinstance(recipe, Recipe):
+            choices = recipe or {}
+        else:
+            choices = recipe.choices
+            # By work where it was made for another graph, as in a compile.
+            if recipe.made_for not in ("", self.program.graph_id):
+                choices = {k: choice for k, choice in recipe.works.items() if k in self._names}
         changed: dict[str, str] = {}
         for key, choice in choices.items():
             sites = self._names.get(key)
@@ -297,12 +560,6 @@ class Simulator:
                 raise _mismatch(key, f"one of {offered}", repr(choice))
             changed |= {one.site.key: choice for one in offering if choice != one.chosen}
         return changed
-
-    def _of_recipe(self, recipe: Recipe) -> Mapping[str, str]:
-        """Its choices by site; by work where it was made for another graph, as in a compile."""
-        if recipe.made_for in ("", self.program.graph_id):
-            return recipe.choices
-        return {key: choice for key, choice in recipe.works.items() if key in self._names}
 
 
 def simulate(

@@ -18,22 +18,18 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.suggestions import did_you_mean
-from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.database.trials import StoredTrial
-from pyc_mlir.lab.evidence.rows import (
-    CRASH,
-    OK,
-    REFUSED,
-    WRONG,
-    Graph,
-    Implementation,
-    Study,
-    Trace,
-    paired,
+from pyc_mlir.lab.evidence.database.store import EvidenceStore, StoredTrial
+from pyc_mlir.lab.evidence.rows import Graph, Implementation, Status, Study, Trace, paired
+from pyc_mlir.lab.sessions.processes import SessionPlan
+from pyc_mlir.lab.tune.search import (
+    Every,
+    Learned,
+    Portfolio,
+    Search,
+    Strategy,
+    TunedWork,
+    allot,
 )
-from pyc_mlir.lab.sessions.session import SessionPlan
-from pyc_mlir.lab.tune.search import Every, Learned, Local, Portfolio, Search, Strategy
-from pyc_mlir.lab.tune.works import TunedWork, allot
 from pyc_mlir.measure.environment import Environments
 from pyc_mlir.pipelines.choices.space import Config
 from pyc_mlir.runtime.selection.verdict import ALPHA, Judgement, Rounds, VerdictKind, judged
@@ -164,20 +160,15 @@ class Asked:
 class WorkResult:
     """The outcome of one work.
 
-    sites: of the program that have it. tried: choices with a cost, of `choices` at most. best: the
-    choice that won, the incumbent's where none did. verdict: of the confirming sessions, None
-    without one. leader: the search's own best and its cost, which is no result. sessions: those of
-    rerank and confirm. workload: what they ran on. wrong: choices with wrong results, or that
-    ended their process.
+    tried: choices with a cost. best: the choice that won, the incumbent's where none did. verdict:
+    of the confirming sessions, None without one. leader: the search's own best and its cost, which
+    is no result. sessions: those of rerank and confirm. workload: what they ran on. wrong: choices
+    with wrong results, or that ended their process.
     """
 
-    graph_id: str
-    pass_name: str
-    sites: tuple[str, ...]
-    incumbent: str
+    work: TunedWork
     best: str
     tried: int
-    choices: int
     verdict: Judgement | None = None
     leader: tuple[str, float] | None = None
     sessions: tuple[str, ...] = ()
@@ -187,7 +178,7 @@ class WorkResult:
     @property
     def changed(self) -> bool:
         """True if a choice was confirmed to be faster than the incumbent."""
-        return self.best != self.incumbent
+        return self.best != self.work.incumbent
 
 
 @dataclass(frozen=True)
@@ -296,39 +287,36 @@ class Ledger:
         asked = from_data(Asked, trial.config)
         known = None if trial.trace_id is None else self._store.get(Trace, trial.trace_id)
         if known is None:
-            failed = ((REFUSED, trial.reason),) * len(asked.recipes)
+            failed = ((Status.REFUSED, trial.reason),) * len(asked.recipes)
             return TrialOutcome(asked, failed, ((),) * len(asked.recipes))
         traces = self._store.find(Trace, session_id=known.session_id)
+        for name in {t.impl_id for t in traces} - self._recipes.keys():
+            made = self._store.get(Implementation, name)
+            assert made is not None, "traces refer to implementations"
+            self._recipes[name] = dict(made.recipe)
         mine = [
-            [t for t in traces if self._recipe(t.impl_id) == dict(recipe)]
+            [t for t in traces if self._recipes[t.impl_id] == dict(recipe)]
             for recipe in asked.recipes
         ]
         statuses = tuple(
             # The first failure of a candidate, else that it is fine.
-            next(((t.status, t.reason) for t in own if t.status != OK), (OK, ""))
+            next(((t.status, t.reason) for t in own if t.status != Status.OK), (Status.OK, ""))
             if own
-            else (REFUSED, "no trace of it")
+            else (Status.REFUSED, "no trace of it")
             for own in mine
         )
-        theirs = {t.process: t for t in mine[0] if t.status == OK}
+        theirs = {t.process: t for t in mine[0] if t.status == Status.OK}
         rounds = tuple(
             tuple(
                 found
                 for t in sorted(own, key=lambda t: t.process)
-                if t.status == OK
+                if t.status == Status.OK
                 and t.process in theirs
                 and (found := paired(t, theirs[t.process]))
             )
             for own in mine
         )
         return TrialOutcome(asked, statuses, rounds, known.session_id, known.workload_id)
-
-    def _recipe(self, impl_id: str) -> Mapping[str, str]:
-        if impl_id not in self._recipes:
-            found = self._store.get(Implementation, impl_id)
-            assert found is not None, "traces refer to implementations"
-            self._recipes[impl_id] = dict(found.recipe)
-        return self._recipes[impl_id]
 
 
 @dataclass
@@ -381,8 +369,8 @@ def chains(
     """Return the chains of a study: `lanes` for each work that gets evaluations.
 
     The first begins with what is known and goes on with a learned model (or tries every choice, for
-    the strategy `exhaustive`), the second descends from random starts, further ones learn from
-    other starts. More lanes keep more workers busy; each lane has its share of the evaluations.
+    the strategy `exhaustive`), further ones learn from other starts. More lanes keep more workers
+    busy; each lane has its share of the evaluations.
     """
     made = []
     for work, given in zip(works, allot(works, evaluations), strict=True):
@@ -390,7 +378,7 @@ def chains(
         used = 1 if every else min(lanes, max(1, given // 8))
         for lane in range(used if given else 0):
             first = Portfolio(work.first, Every() if every else Learned())
-            search = first if lane == 0 else Local() if lane == 1 else Learned()
+            search = Learned() if lane else first
             share = given // used + (lane < given % used)
             made.append(Chain(work, search, share, seed + lane))
     return made
@@ -435,58 +423,48 @@ class Setting:
             normalizer=self.graph.normalizer,
         )
 
-    def agenda(self, may_begin: Callable[[TrialStage], bool], workers: int = 1) -> "Agenda":
-        """Return the proposals of the study; with no worker of its own, for `_OTHERS`."""
-        effort = self.effort
-        made = chains(self.works, effort.strategy, self.evaluations, self.seed, self.lanes)
-        return Agenda(self.works, made, effort.top, AHEAD * (workers or _OTHERS), may_begin)
+    def agenda(
+        self, may_begin: Callable[[TrialStage], bool], workers: int = 1
+    ) -> Callable[[Ledger], list[Asked]]:
+        """Return the next measurements of the study, as a function of its results.
+
+            chains -> search trials -> costs -> leaders -> rerank -> winner -> confirm -> WorkResult
+
+        Nothing waits, measures or writes: the function is called again after every result, and
+        gives nothing while all that depends on is under way. may_begin: whether the budget allows
+        another trial of a stage; what was begun is ended. workers: 0 for those of other processes.
+        """
+        given = (self.effort.strategy, self.evaluations, self.seed, self.lanes)
+        searches, ahead = chains(self.works, *given), AHEAD * (workers or _OTHERS)
+
+        def propose(ledger: Ledger) -> list[Asked]:
+            stages = [t.config["stage"] for t in ledger.trials]
+            if TrialStage.RERANK not in stages and may_begin(TrialStage.SEARCH):
+                found = self._searches(ledger, searches, ahead)
+                if found:
+                    return found
+            if any(t.config["stage"] == TrialStage.SEARCH for t in ledger.open):
+                return []
+            return self._finals(ledger, may_begin)
+
+        return propose
 
     def results(self, ledger: Ledger) -> tuple[WorkResult, ...]:
         """Return the outcome of each work, as far as is known."""
-        agenda = self.agenda(lambda stage: False)
-        return tuple(agenda.result(work, ledger) for work in self.works)
+        return tuple(self._result(work, ledger) for work in self.works)
 
-
-@dataclass(frozen=True)
-class Agenda:
-    """The next measurements of a study, as a function of its results.
-
-        chains -> search trials -> costs -> leaders -> rerank -> winner -> confirm -> WorkResult
-
-    Nothing here waits, measures or writes: it is called again after every result. top: choices of a
-    work that are ranked again. ahead: trials of the search that are open at a time. may_begin:
-    whether the budget allows another trial of a stage; what was begun is ended.
-    """
-
-    works: Sequence[TunedWork]
-    chains: Sequence[Chain]
-    top: int
-    ahead: int
-    may_begin: Callable[[TrialStage], bool]
-
-    def __call__(self, ledger: Ledger) -> list[Asked]:
-        """Return the trials to measure now; nothing while all that depends on is under way."""
-        stages = [t.config["stage"] for t in ledger.trials]
-        if TrialStage.RERANK not in stages and self.may_begin(TrialStage.SEARCH):
-            found = self._searches(ledger)
-            if found:
-                return found
-        if any(t.config["stage"] == TrialStage.SEARCH for t in ledger.open):
-            return []
-        return self._finals(ledger)
-
-    def _searches(self, ledger: Ledger) -> list[Asked]:
+    def _searches(self, ledger: Ledger, chains: Sequence[Chain], ahead: int) -> list[Asked]:
         # What is known by measuring, and that an incumbent takes as long as itself.
         known = {**ledger.costs, **{(w.graph.graph_id, w.incumbent): 1.0 for w in self.works}}
-        room, waiting = self.ahead - len(ledger.open), []
-        for chain in sorted(self.chains, key=lambda chain: -chain.priority):
+        room, waiting = ahead - len(ledger.open), []
+        for chain in sorted(chains, key=lambda chain: -chain.priority):
             choice = chain.ask(known)
             if choice is not None:
                 asked = asked_of(chain.work, TrialStage.SEARCH, (choice,))
                 waiting += [] if ledger.knows(asked) else [asked]
         return waiting[: max(0, room)]
 
-    def _finals(self, ledger: Ledger) -> list[Asked]:
+    def _finals(self, ledger: Ledger, may_begin: Callable[[TrialStage], bool]) -> list[Asked]:
         """Rerank, then confirm; works that may save most first."""
         leaders = {w.graph.graph_id: self.leaders(w, ledger) for w in self.works}
 
@@ -500,14 +478,14 @@ class Agenda:
             rerank = asked_of(work, TrialStage.RERANK, choices)
             outcome = ledger.outcome(rerank)
             if outcome is None:
-                if ledger.knows(rerank) or self.may_begin(TrialStage.RERANK):
+                if ledger.knows(rerank) or may_begin(TrialStage.RERANK):
                     asked.append(rerank)
             elif (best := winner(outcome, work.pass_name)) is not None:
                 # Another look while the verdict is unclear; the first one is always taken.
                 looks = _looks(work, best, ledger)
                 verdict = _verdict(looks)
                 unclear = verdict is not None and verdict.answer is VerdictKind.UNCLEAR
-                again = unclear and len(looks) < LOOKS and self.may_begin(TrialStage.CONFIRM)
+                again = unclear and len(looks) < LOOKS and may_begin(TrialStage.CONFIRM)
                 if not looks or again:
                     asked.append(asked_of(work, TrialStage.CONFIRM, (best,), len(looks)))
         return asked
@@ -519,10 +497,9 @@ class Agenda:
             for (graph, choice), cost in ledger.costs.items()
             if graph == work.graph.graph_id and cost is not None and cost < 1 - LEAST_GAIN
         ]
-        return sorted(mine, key=lambda item: (item[1], item[0]))[: self.top]
+        return sorted(mine, key=lambda item: (item[1], item[0]))[: self.effort.top]
 
-    def result(self, work: TunedWork, ledger: Ledger) -> WorkResult:
-        """Return the outcome of a work, as far as is known."""
+    def _result(self, work: TunedWork, ledger: Ledger) -> WorkResult:
         leaders = self.leaders(work, ledger)
         rerank = ledger.outcome(asked_of(work, TrialStage.RERANK, [c for c, _ in leaders]))
         won = None if rerank is None else winner(rerank, work.pass_name)
@@ -538,22 +515,12 @@ class Agenda:
             for outcome in ledger.outcomes
             if outcome.asked.graph == work.graph.graph_id
             for recipe, (status, _) in zip(outcome.asked.recipes, outcome.statuses, strict=True)
-            if status in (WRONG, CRASH)
+            if status in (Status.WRONG, Status.CRASH)
         }
-        return WorkResult(
-            work.graph.graph_id,
-            work.pass_name,
-            work.sites,
-            work.incumbent,
-            best,
-            sum(graph == work.graph.graph_id for graph, _ in ledger.costs),
-            work.space.size,
-            verdict,
-            leaders[0] if leaders else None,
-            sessions,
-            workload,
-            tuple(sorted(wrong)),
-        )
+        tried = sum(graph == work.graph.graph_id for graph, _ in ledger.costs)
+        leader = leaders[0] if leaders else None
+        ran = (sessions, workload, tuple(sorted(wrong)))
+        return WorkResult(work, best, tried, verdict, leader, *ran)
 
 
 def _looks(work: TunedWork, best: str, ledger: Ledger) -> list[TrialOutcome]:

@@ -20,25 +20,24 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import (
     DISTURBED,
-    OK,
-    TIMEOUT,
     WARM,
+    Graph,
     Implementation,
     Session,
     SessionEnd,
+    Status,
     Trace,
 )
-from pyc_mlir.lab.sessions.local import ALLOCATOR
-from pyc_mlir.lab.sessions.recording import record
+from pyc_mlir.lab.sessions.processes import ALLOCATOR, SessionPlan
 from pyc_mlir.lab.sessions.session import (
     MeasuredChoice,
     MeasuredProgram,
     Measurer,
-    SessionPlan,
     SessionResult,
+    record,
 )
 from pyc_mlir.lab.sessions.subjects import subject_of_program, subject_of_work
-from pyc_mlir.lab.tune.works import TunedWork, kernel_works
+from pyc_mlir.lab.tune.search import TunedWork, kernel_works
 from pyc_mlir.measure.environment import Environments, current_place
 from pyc_mlir.pipelines.choices.policies import MIN_PROCESSES, MIN_SESSIONS
 from pyc_mlir.util.units import quantity
@@ -83,9 +82,11 @@ class MeasuredVariant:
             if session is None or session.env_id != place.id:
                 continue
             ends = store.find(SessionEnd, session_id=session.id)
-            if trace.status != OK:
+            if trace.status != Status.OK:
                 # A process that took too long may have been held up by others.
-                failure = f"{trace.status}: {trace.reason}" if trace.status != TIMEOUT else failure
+                failure = (
+                    f"{trace.status}: {trace.reason}" if trace.status != Status.TIMEOUT else failure
+                )
             elif any(end.probe.get(DISTURBED) for end in ends):
                 noisy.add(session.id)
             else:
@@ -129,9 +130,10 @@ class Survey:
             found = self._tasks(program)
             for task in found:
                 # Equal works of several programs are one task.
-                first = by_key.setdefault((task.name, task.constants), task)
+                name = program.name if task.work is None else task.graph.graph_id
+                first = by_key.setdefault((name, task.constants), task)
                 first.seconds += 0.0 if first is task else task.seconds
-            works = {t.name: t.work for t in found if t.work is not None}
+            works = {t.graph.graph_id: t.work for t in found if t.work is not None}
             several = sum(len(work.names) > 1 for work in works.values())
             yield f"{program.name}: {len(works)} works, {several} with several choices"
         tasks = sorted(by_key.values(), key=lambda task: -task.seconds)
@@ -159,22 +161,20 @@ class Survey:
 
     def _tasks(self, program: Surveyed) -> list["_Task"]:
         options = replace(resolve(program.options), recipe=None)
+        found: list[_Task] = []
         try:
             works = kernel_works(Job.of(program.source, program.inputs, options))
+            for work in sorted(works, key=lambda w: (-w.all_seconds, w.graph.graph_id)):
+                found.append(_Task(program, work.graph, work.all_seconds, work))
+            if self.whole:
+                seconds = sum(work.all_seconds for work in works)
+                found.append(_Task(program, _subject(program, None).graph, seconds))
         except PycError as error:
-            self.skipped[program.name] = f"{error}"
-            return []
-        named: list[tuple[str, float, TunedWork | None]] = [
-            (work.graph.graph_id, work.all_seconds, work)
-            for work in sorted(works, key=lambda w: (-w.all_seconds, w.graph.graph_id))
-        ]
-        if self.whole:
-            named.append((program.name, sum(work.all_seconds for work in works), None))
-        return [
-            _Task(name, seconds, constants, program, work)
-            for name, seconds, work in named
-            for constants in self.constants
-        ]
+            # Works that were found before the whole program was refused are measured.
+            name = f"{program.name} as a whole" if found else program.name
+            self.skipped[name] = f"{error}"
+        states = self.constants
+        return [replace(task, constants=state) for task in found for state in states]
 
     def _needs(self, task: "_Task") -> bool:
         """Return whether another session is lacking."""
@@ -190,48 +190,23 @@ class Survey:
 
     def _known(self, task: "_Task") -> list[tuple[MeasuredChoice, MeasuredVariant]]:
         """Return the candidates, each with what the database has of it in this place."""
-        kind = "local-sync" if self.plan.threads == 1 else "local-task"
-        here = self.place or current_place(kind, self.plan.threads, ALLOCATOR)
-        subject = None if task.work is not None else self._subject(task)
-        graph = task.work.graph if task.work else subject.graph if subject else None
-        if graph is None:
-            return []
-        return [
-            (c, MeasuredVariant.of(self.store, c.implementation(graph), here, task.constants))
-            for c in task.candidates
-        ]
-
-    def _subject(self, task: "_Task") -> MeasuredProgram | None:
-        """Return the subject; None where there is none, with the reason in `skipped`."""
-        if task.subject is None:
-            given = task.program
-            try:
-                if task.work is not None:
-                    task.subject = subject_of_work(task.work.graph.text, given.options)
-                else:
-                    task.subject = subject_of_program(given.source, given.inputs, given.options)
-            except PycError as error:
-                self.skipped[task.title] = f"{error}"
-        return task.subject
+        here = self.place or current_place(self.plan.device, self.plan.threads, ALLOCATOR)
+        made = ((c, c.implementation(task.graph)) for c in task.candidates)
+        return [(c, MeasuredVariant.of(self.store, m, here, task.constants)) for c, m in made]
 
     def _measure(self, task: "_Task") -> str:
         """Run one session and record it; return its outcome."""
-        subject = self._subject(task)
-        if subject is None:
-            return "skipped"
         known = self._known(task)
         candidates = [choice for choice, one in known if not one.failure]
         sessions = max((one.sessions + one.disturbed for _, one in known), default=0)
         plan = replace(self.plan, constants=task.constants, seed=self.plan.seed + sessions)
         try:
-            found = self.measurer.measure(subject, candidates, plan)
+            found = self.measurer.measure(_subject(task.program, task.work), candidates, plan)
         except PycError as error:
             if error.code is ReasonCode.MACHINE_BUSY:
                 raise
             self.skipped[task.title] = f"{error}"
             return "skipped"
-        finally:
-            task.subject = None
         record(self.store, found)
         self.measured += 1
         self.disturbed += bool(found.disturbed)
@@ -242,16 +217,17 @@ class Survey:
 class _Task:
     """A work, or else a program, to measure with constants in one state."""
 
-    name: str
-    seconds: float
-    constants: str
     program: Surveyed
-    work: TunedWork | None
-    subject: MeasuredProgram | None = field(default=None, init=False)
+    graph: Graph
+    seconds: float
+    work: TunedWork | None = None
+    constants: str = WARM
 
     @property
     def title(self) -> str:
-        what = self.name if self.work is None else f"{self.name[:11]} {self.work.ops}"
+        what = self.program.name
+        if self.work is not None:
+            what = f"{self.graph.graph_id[:11]} {self.work.ops}"
         return f"{what}, constants {self.constants}"
 
     @property
@@ -262,11 +238,17 @@ class _Task:
         return [MeasuredChoice({pass_name: name}, name, ORIGIN) for name in self.work.names]
 
 
+def _subject(program: Surveyed, work: TunedWork | None) -> MeasuredProgram:
+    if work is not None:
+        return subject_of_work(work.graph.text, program.options)
+    return subject_of_program(program.source, program.inputs, program.options)
+
+
 def _said(found: SessionResult) -> str:
     parts = []
     for result in found.results:
         seconds = result.seconds()
-        what = quantity(seconds, "s") if result.status == OK and seconds else result.status
+        what = quantity(seconds, "s") if result.status == Status.OK and seconds else result.status
         why = f" ({result.reason})" if result.reason else ""
         parts.append(f"{result.candidate.name} {what}{why}")
     why = f" [disturbed: {'; '.join(found.disturbed)}]" if found.disturbed else ""

@@ -23,17 +23,12 @@ from pyc_mlir.frontends.sources import MlirFile, OnnxFile, Source
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import (
-    CANDIDATE,
     EXPERIMENTAL,
-    MEASURED,
-    NEW,
-    OK,
-    QUARANTINED,
-    RETIRED,
-    VERIFIED,
     Graph,
     Implementation,
     Scope,
+    State,
+    Status,
     Study,
     Verdict,
 )
@@ -41,8 +36,8 @@ from pyc_mlir.lab.explore.programs import quickest_kernels
 from pyc_mlir.lab.sessions.local import LocalMeasurer
 from pyc_mlir.lab.sessions.session import MeasuredProgram, Measurer
 from pyc_mlir.lab.sessions.subjects import subject_of_program, subject_of_work
-from pyc_mlir.lab.simulation.estimate import Estimate
-from pyc_mlir.lab.simulation.simulator import Simulator
+from pyc_mlir.lab.simulation.simulator import Estimate, Simulator
+from pyc_mlir.lab.tune.search import TunedWork, kernel_works, with_known
 from pyc_mlir.lab.tune.study import (
     PROGRAM,
     Asked,
@@ -65,7 +60,6 @@ from pyc_mlir.lab.tune.workers import (
     here,
     pool,
 )
-from pyc_mlir.lab.tune.works import TunedWork, kernel_works, with_known
 from pyc_mlir.measure.environment import Environments
 from pyc_mlir.runtime.selection.verdict import Judgement, VerdictKind, judged
 from pyc_mlir.util.checksum import digest
@@ -180,18 +174,17 @@ def tune_program(
             effort.plans, bench.place, bench.lease_seconds,
         )  # fmt: skip
         ledger, left = _searched(store, setting, job, bench)
-        results = setting.results(ledger)
-        keep_results(store, setting, results, bench.place)
-        recipe = {site: work.best for work in results if work.changed for site in work.sites}
+        results, kept = setting.results(ledger), Kept(store, bench.place)
+        kept.confirmed(results)
+        recipe = {site: work.best for work in results if work.changed for site in work.work.sites}
         verdict, state, more = None, "", 0.0
         if recipe and not left:
             try:
                 checked = _check_program(store, job, program.subject, recipe)
                 more = checked.seconds
-                verdict, state = _judged(store, program.subject, recipe, checked, bench.place)
-                if state != MEASURED:
-                    why = str(verdict) if verdict else "it failed, or had wrong results"
-                    _retire(store, setting, results, bench.place, why)
+                verdict, state = kept.program(program.subject, recipe, checked)
+                if state != State.MEASURED:
+                    kept.retire(results, str(verdict or "it failed, or had wrong results"))
             except KeyboardInterrupt:
                 left = INTERRUPTED
         return StudyResult(
@@ -268,58 +261,6 @@ def _searched(
         return ledger, INTERRUPTED
 
 
-def keep_results(
-    store: EvidenceStore, setting: Setting, results: Sequence[WorkResult], place: Environments
-) -> None:
-    """Write verdicts and states of works: what was confirmed is `measured`.
-
-    What is wrong was quarantined when it was recorded. Written again it changes nothing.
-    """
-    for work, result in zip(setting.works, results, strict=True):
-        if result.changed and result.verdict is not None:
-            ours, theirs = (
-                _implementation(work.graph, {work.pass_name: choice})
-                for choice in (result.best, work.incumbent)
-            )
-            row = Verdict.of(
-                ours, theirs, result.workload, place, result.sessions, result.verdict, RULE
-            )
-            store.add(row)
-            steps = (CANDIDATE, VERIFIED, MEASURED)
-            _move(store, ours, work.graph, place, steps, str(result.verdict), row.id)
-
-
-def _implementation(graph: Graph, recipe: Mapping[str, str]) -> Implementation:
-    """Return the row of a way to compile a graph, as far as its id goes."""
-    return Implementation(graph.graph_id, dict(recipe), normalizer=graph.normalizer)
-
-
-def _move(
-    store: EvidenceStore,
-    one: Implementation,
-    graph: Graph,
-    place: Environments,
-    steps: Sequence[str],
-    reason: str,
-    verdict_id: str | None = None,
-) -> str:
-    """Take a recipe through states that it has not been in; return the state it is in.
-
-    What was moved for this reason before, and what is quarantined, stays where it is.
-    """
-    scope = Scope(graph.structure_id, "", place.hardware, place.toolchain)
-    history = [s for s in store.history(one.id) if (s.scope, s.lane) == (scope, EXPERIMENTAL)]
-    state = history[-1].state if history else NEW
-    again = any((s.state, s.reason) == (steps[-1], reason) for s in history)
-    if again or state == QUARANTINED:
-        return state
-    left = steps[steps.index(state) + 1 :] if state in steps else steps
-    for state in left:
-        proof = verdict_id if state == MEASURED else None
-        store.transition(one.id, scope, EXPERIMENTAL, state, TUNER, reason, proof)
-    return state
-
-
 def _check_program(
     store: EvidenceStore, job: TrialJob, subject: MeasuredProgram, recipe: Mapping[str, str]
 ) -> Ledger:
@@ -336,46 +277,99 @@ def _check_program(
         return drive(store, own, lambda ledger: requests, executor, 1)
 
 
-def _judged(
-    store: EvidenceStore,
-    subject: MeasuredProgram,
-    recipe: Mapping[str, str],
-    checked: Ledger,
-    place: Environments,
-) -> tuple[Judgement | None, str]:
-    """Return the verdict on the whole program, and the state that the recipe is in.
-
-    A recipe that makes the program slower is retired.
-    """
-    outcomes = checked.outcomes
-    ours, theirs = (_implementation(subject.graph, r) for r in (recipe, {}))
-    if any(status != OK for outcome in outcomes for status, _ in outcome.statuses):
-        found = [s.state for s in store.states(impl_id=ours.id)]
-        return None, found[-1] if found else ""
-    verdict = judged([r for outcome in outcomes for r in outcome.rounds[1]])
-    if verdict is None:
-        return None, ""
-    sessions = [outcome.session for outcome in outcomes]
-    row = Verdict.of(ours, theirs, subject.workload.id, place, sessions, verdict, RULE)
-    store.add(row)
-    slower = verdict.answer is VerdictKind.SLOWER
-    steps = (CANDIDATE, VERIFIED, RETIRED if slower else MEASURED)
-    return verdict, _move(store, ours, subject.graph, place, steps, str(verdict), row.id)
+def _implementation(graph: Graph, recipe: Mapping[str, str]) -> Implementation:
+    """Return the row of a way to compile a graph, as far as its id goes."""
+    return Implementation(graph.graph_id, dict(recipe), normalizer=graph.normalizer)
 
 
-def _retire(
-    store: EvidenceStore,
-    setting: Setting,
-    results: Sequence[WorkResult],
-    place: Environments,
-    reason: str,
-) -> None:
-    """Choices that are faster by themselves but no good in the program are not offered."""
-    for work, result in zip(setting.works, results, strict=True):
-        if result.changed:
-            one = _implementation(work.graph, {work.pass_name: result.best})
-            why = f"the whole program: {reason}"
-            _move(store, one, work.graph, place, (MEASURED, RETIRED), why)
+@dataclass(frozen=True)
+class Kept:
+    """The verdicts and states that a study gives recipes. Written again they change nothing."""
+
+    store: EvidenceStore
+    place: Environments
+
+    def confirmed(self, results: Sequence[WorkResult]) -> None:
+        """Make the choices of works that were confirmed `measured`.
+
+        What is wrong was quarantined when it was recorded.
+        """
+        for result in results:
+            work = result.work
+            if result.changed and result.verdict is not None:
+                best, own = {work.pass_name: result.best}, {work.pass_name: work.incumbent}
+                ran = (result.workload, result.sessions)
+                self._judged(work.graph, best, own, *ran, result.verdict, State.MEASURED)
+
+    def program(
+        self, subject: MeasuredProgram, recipe: Mapping[str, str], checked: Ledger
+    ) -> tuple[Judgement | None, str]:
+        """Return the verdict on the whole program, and the state that the recipe is in.
+
+        A recipe that makes the program slower is retired.
+        """
+        outcomes = checked.outcomes
+        if any(status != Status.OK for outcome in outcomes for status, _ in outcome.statuses):
+            ours = _implementation(subject.graph, recipe)
+            found = [s.state for s in self.store.states(impl_id=ours.id)]
+            return None, found[-1] if found else ""
+        verdict = judged([r for outcome in outcomes for r in outcome.rounds[1]])
+        if verdict is None:
+            return None, ""
+        last = State.RETIRED if verdict.answer is VerdictKind.SLOWER else State.MEASURED
+        ran = (subject.workload.id, [outcome.session for outcome in outcomes])
+        return verdict, self._judged(subject.graph, recipe, {}, *ran, verdict, last)
+
+    def retire(self, results: Sequence[WorkResult], reason: str) -> None:
+        """Choices that are faster by themselves but no good in the program are not offered."""
+        for result in results:
+            work = result.work
+            if result.changed:
+                one = _implementation(work.graph, {work.pass_name: result.best})
+                steps = (State.MEASURED, State.RETIRED)
+                self._move(one, work.graph, steps, f"the whole program: {reason}")
+
+    def _judged(
+        self,
+        graph: Graph,
+        recipe: Mapping[str, str],
+        incumbent: Mapping[str, str],
+        workload: str,
+        sessions: Sequence[str],
+        found: Judgement,
+        last: State,
+    ) -> str:
+        """Add a verdict, and take the recipe as far as it leads; return the state it is in."""
+        ours, theirs = (_implementation(graph, r) for r in (recipe, incumbent))
+        row = Verdict.of(ours, theirs, workload, self.place, sessions, found, RULE)
+        self.store.add(row)
+        steps = (State.CANDIDATE, State.VERIFIED, last)
+        return self._move(ours, graph, steps, str(found), row.id)
+
+    def _move(
+        self,
+        one: Implementation,
+        graph: Graph,
+        steps: Sequence[State],
+        reason: str,
+        verdict_id: str | None = None,
+    ) -> str:
+        """Take a recipe through states that it has not been in; return the state it is in.
+
+        What was moved for this reason before, and what is quarantined, stays where it is.
+        """
+        scope = Scope(graph.structure_id, "", self.place.hardware, self.place.toolchain)
+        there = (scope, EXPERIMENTAL)
+        history = [s for s in self.store.history(one.id) if (s.scope, s.lane) == there]
+        state = history[-1].state if history else State.NEW
+        again = any((s.state, s.reason) == (steps[-1], reason) for s in history)
+        if again or state == State.QUARANTINED:
+            return state
+        left = steps[steps.index(State(state)) + 1 :] if state in steps else steps
+        for state in left:
+            proof = verdict_id if state == State.MEASURED else None
+            self.store.transition(one.id, *there, state, TUNER, reason, proof)
+        return state
 
 
 @dataclass(frozen=True)

@@ -38,12 +38,17 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, install
 from pyc_mlir.dialects.util.codec import from_data, to_data
-from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.database.trials import StoredTrial
+from pyc_mlir.lab.evidence.database.store import EvidenceStore, StoredTrial
 from pyc_mlir.lab.evidence.rows import Graph, Trace
-from pyc_mlir.lab.sessions.local import ALLOCATOR, LocalMeasurer
-from pyc_mlir.lab.sessions.recording import record, session_of
-from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram, Measurer, SessionPlan
+from pyc_mlir.lab.sessions.local import LocalMeasurer
+from pyc_mlir.lab.sessions.processes import ALLOCATOR, SessionPlan
+from pyc_mlir.lab.sessions.session import (
+    MeasuredChoice,
+    MeasuredProgram,
+    Measurer,
+    record,
+    session_of,
+)
 from pyc_mlir.lab.tune.study import AHEAD, Asked, Ledger, TrialStage
 from pyc_mlir.measure.environment import Environments, current_place
 

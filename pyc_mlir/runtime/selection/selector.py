@@ -28,8 +28,15 @@ from typing import Any, Protocol
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.runtime.selection.engine import EXPLORE, Bandit, Change, Policy, Trial
-from pyc_mlir.runtime.selection.policies import POLICIES, Paired
+from pyc_mlir.runtime.selection.engine import (
+    EXPLORE,
+    POLICIES,
+    Bandit,
+    Change,
+    Paired,
+    Policy,
+    Trial,
+)
 
 SCHEMA_VERSION = 1
 # Contexts, and what takes an arm that no policy chose.
@@ -77,31 +84,29 @@ class RouteCount:
     serving: Mapping[str, str]
 
 
-class Observer(Protocol):
+class Observer:
     """Is told what a selector measures and changes; `lab/lanes/observer.py` keeps it in a database.
 
-    Methods run on the thread of a call, under the selector's lock: none of them may wait.
+    Methods run on the thread of a call, under the selector's lock: none of them may wait. These do
+    nothing, for a selector without an observer.
     """
 
     def begin(self, selector: Any, program: str) -> Mapping[str, Any]:
         """Return what was learned of the program before, as `Selector.learned` gave it."""
-        ...
+        return {}
 
     def refused(self, arm: str) -> str:
         """Return why an arm may not be taken; empty if it may."""
-        ...
+        return ""
 
     def timed(self, route: str, context: str, arm: str, seconds: float) -> None:
         """Take the seconds of a call of the arm that serves."""
-        ...
 
     def failed(self, route: str, arm: str, why: str) -> None:
         """Take note of an arm that failed or answered wrongly."""
-        ...
 
     def changed(self, event: SelectorEvent) -> None:
         """Take note of a change."""
-        ...
 
 
 class Arenas(Protocol):
@@ -187,7 +192,7 @@ class Selector:
         self._seed, self._clock = seed, clock
         self._path = None if path is None else Path(path)
         self._recipe = _recipe_of(recipe)
-        self._observer = observer
+        self._observer = observer or Observer()
         self._withdrawn: dict[str, str] = {}
         # By thread, the arm of its last call, and whether it is the owner's; None keeps none.
         self.latest: dict[int, tuple[str, bool]] | None = None
@@ -227,8 +232,7 @@ class Selector:
                     self._known = dict(found.get("routes", {}))
                 else:
                     self._ignored("", " is of another program")
-            if self._observer is not None:
-                self._known = {**self._observer.begin(self, program), **self._known}
+            self._known = {**self._observer.begin(self, program), **self._known}
 
     def route(self, name: str, arms: Sequence[str], expected: Sequence[float] = ()) -> Route:
         """Return the route of a cluster of shapes; the first arm is the owner's.
@@ -251,7 +255,10 @@ class Selector:
                 self._context, self._read_at = self._read_context(), now
             context = route.context = self._context
             if self._recipe is not None:
-                return self._fixed(route, context)
+                # What it names serves, without asking again for a while.
+                keys = (f"{route.name}|{context}", route.name)
+                named = next((self._recipe[k] for k in keys if self._recipe.get(k)), None)
+                return self._repeated(route, route.arms.index(named) if named in route.arms else 0)
             if TIGHT in context and route.least >= 0:
                 return self._repeated(route, route.least)
             trial = self._bandit(route, context).ask()
@@ -262,12 +269,6 @@ class Selector:
             if trial.repeat:
                 route.trial = Trial(trial.arm, timed=False)
             return trial
-
-    def _fixed(self, route: Route, context: str) -> Trial:
-        """Serve what the recipe names, without asking again for a while."""
-        assert self._recipe is not None
-        named = self._recipe.get(f"{route.name}|{context}") or self._recipe.get(route.name)
-        return self._repeated(route, route.arms.index(named) if named in route.arms else 0)
 
     def _repeated(self, route: Route, arm: int) -> Trial:
         """Take an arm for a while, without timing it."""
@@ -289,7 +290,9 @@ class Selector:
 
     def _bandit(self, route: Route, context: str) -> Bandit:
         if context not in route.bandits:
-            given = (len(route.arms), self._draws(route.name, context), route.expected)
+            text = f"{self._seed}|{route.name}|{context}".encode()
+            seed = int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
+            given = (len(route.arms), random.Random(seed), route.expected)
             made = self.policy.start(*given)
             known = self._known.get(route.name, {})
             if known.get("arms") == list(route.arms) and context in known.get("contexts", {}):
@@ -300,16 +303,9 @@ class Selector:
                     self._ignored(route.name, f": {error}")
             route.bandits[context] = made
             for arm, name in enumerate(route.arms):
-                why = self._withdrawn.get(name, "")
-                if not why and self._observer is not None:
-                    why = self._observer.refused(name)
-                if why:
+                if why := self._withdrawn.get(name, "") or self._observer.refused(name):
                     self._removed(route, context, arm, why)
         return route.bandits[context]
-
-    def _draws(self, route: str, context: str) -> random.Random:
-        text = f"{self._seed}|{route}|{context}"
-        return random.Random(int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big"))
 
     def observe(self, route: Route, trial: Trial, seconds: float) -> None:
         """Take the seconds of a timed call."""
@@ -321,7 +317,7 @@ class Selector:
             self._note((_TOLD, route.name, context, trial.arm, trial.why, seconds))
             # The changes come first: a new baseline begins with this call.
             self._changed(route, context, bandit.tell(trial, seconds))
-            if self._observer is not None and trial.why != EXPLORE:
+            if trial.why != EXPLORE:
                 self._observer.timed(route.name, context, route.arms[trial.arm], seconds)
 
     def remove(self, route: Route, arm: int, why: str) -> None:
@@ -329,8 +325,7 @@ class Selector:
         with self._lock:
             for context in route.bandits:
                 self._removed(route, context, arm, why)
-            if self._observer is not None:
-                self._observer.failed(route.name, route.arms[arm], why)
+            self._observer.failed(route.name, route.arms[arm], why)
 
     def withdraw(self, arm: str, why: str, fault: bool = False) -> None:
         """Take an arm out of all routes, by its name, for a reason from outside.
@@ -342,7 +337,7 @@ class Selector:
             for route in self._routes.values():
                 for context in route.bandits if arm in route.arms else ():
                     self._removed(route, context, route.arms.index(arm), why)
-            if fault and self._observer is not None:
+            if fault:
                 self._observer.failed("", arm, why)
 
     def _removed(self, route: Route, context: str, arm: int, why: str) -> None:
@@ -366,8 +361,7 @@ class Selector:
         self._events.append(event)
         if self._report is not None:
             self._report(event)
-        if self._observer is not None:
-            self._observer.changed(event)
+        self._observer.changed(event)
 
     def _note(self, row: tuple[Any, ...]) -> None:
         self._lost_rows += len(self._rows) == self._rows.maxlen

@@ -25,7 +25,7 @@ from wisdoms import KERNELS, reversed_wisdom
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.lab.sessions.session import SessionPlan
+from pyc_mlir.lab.sessions.processes import SessionPlan
 
 CALL = 4e-6
 

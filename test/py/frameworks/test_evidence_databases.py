@@ -17,19 +17,20 @@ from databases import postgres_server
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database import engine, tables
 from pyc_mlir.lab.evidence.database.engine import file_system
-from pyc_mlir.lab.evidence.database.store import APPEND_ONLY, EvidenceStore
-from pyc_mlir.lab.evidence.database.tables import METADATA
-from pyc_mlir.lab.evidence.database.trials import DONE, FAILED, LEASED, MAX_ATTEMPTS, WAITING
+from pyc_mlir.lab.evidence.database.store import (
+    DONE,
+    FAILED,
+    LEASED,
+    MAX_ATTEMPTS,
+    WAITING,
+    EvidenceStore,
+)
+from pyc_mlir.lab.evidence.database.tables import METADATA, MUTABLE
 from pyc_mlir.lab.evidence.rows import (
-    CANDIDATE,
     COLD,
-    CRASH,
     EXPERIMENTAL,
-    PROMOTED,
-    QUARANTINED,
     ROWS,
     STABLE,
-    VERIFIED,
     Baseline,
     Feedback,
     Graph,
@@ -38,6 +39,8 @@ from pyc_mlir.lab.evidence.rows import (
     Scope,
     Session,
     SessionEnd,
+    State,
+    Status,
     Study,
     Trace,
     Verdict,
@@ -117,7 +120,9 @@ VERDICT = Verdict(
 EACH = (
     *BASE,
     TRACE,
-    replace(TRACE, process=1, constants=COLD, status=CRASH, reason="SIGSEGV", wall=(), cpu=()),
+    replace(
+        TRACE, process=1, constants=COLD, status=Status.CRASH, reason="SIGSEGV", wall=(), cpu=()
+    ),
     SessionEnd(SESSION.id, "2026-01-01T00:01:00+00:00", {"a/a": 1.01}, 0.1, 2.5),
     Prediction("roofline 1", TUNED.id, WORKLOAD.id, PLACE.id, 1e-5, 0.5e-5, 2e-5, 4096),
     VERDICT,
@@ -176,8 +181,8 @@ def test_rows_that_refer_to_none_are_refused_and_nothing_of_their_batch_stays(st
 @pytest.mark.parametrize("change", ["UPDATE {0} SET {1} = {1}", "DELETE FROM {0}"])
 def test_facts_cannot_be_changed(store, change):
     store.add(*EACH)
-    store.transition(DEFAULT.id, Scope(), STABLE, CANDIDATE, "test", "")
-    for name in APPEND_ONLY:
+    store.transition(DEFAULT.id, Scope(), STABLE, State.CANDIDATE, "test", "")
+    for name in METADATA.tables.keys() - set(MUTABLE):
         column = next(iter(METADATA.tables[name].columns)).name
 
         def act(name: str = name, column: str = column) -> None:
@@ -196,11 +201,8 @@ def test_trials_are_leased_once_and_in_order(store):
     store.finish(first, TRACE, seconds=2.0)
     store.fail(second, "wrong results")
     states = [(t.state, t.trace_id, t.reason) for t in store.trials(STUDY.id)]
-    assert states[:3] == [
-        (DONE, TRACE.id, ""),
-        (FAILED, None, "wrong results"),
-        (WAITING, None, ""),
-    ]
+    ended = [(DONE, TRACE.id, ""), (FAILED, None, "wrong results")]
+    assert states[:3] == [*ended, (WAITING, None, "")]
     assert [store.claim(STUDY.id, "w", 60).number for _ in range(2)] == [2, 3]
     assert store.claim(STUDY.id, "w", 60) is None
 
@@ -237,20 +239,15 @@ def test_a_trial_that_ends_all_its_workers_fails(store, clock):
 def test_states_are_the_last_transitions(store):
     store.add(VERDICT)
     there, elsewhere = Scope("s1-a", "small", "h", "t"), Scope("s1-b")
-    store.transition(DEFAULT.id, there, STABLE, CANDIDATE, "tuner", "proposed")
-    store.transition(DEFAULT.id, elsewhere, STABLE, CANDIDATE, "tuner", "proposed")
-    store.transition(DEFAULT.id, there, EXPERIMENTAL, CANDIDATE, "tuner", "proposed")
-    made = store.transition(DEFAULT.id, there, STABLE, VERIFIED, "tuner", "equal", VERDICT.id)
+    store.transition(DEFAULT.id, there, STABLE, State.CANDIDATE, "tuner", "proposed")
+    store.transition(DEFAULT.id, elsewhere, STABLE, State.CANDIDATE, "tuner", "proposed")
+    store.transition(DEFAULT.id, there, EXPERIMENTAL, State.CANDIDATE, "tuner", "proposed")
+    made = store.transition(DEFAULT.id, there, STABLE, State.VERIFIED, "tuner", "equal", VERDICT.id)
     assert store.states(lane=STABLE, structure="s1-a") == [made]
-    assert sorted(s.state for s in store.states()) == [CANDIDATE, CANDIDATE, VERIFIED]
-    assert store.rollback(DEFAULT.id, there, by="me").state == CANDIDATE
-    assert [
-        s.state for s in store.history(DEFAULT.id) if s.scope == there and s.lane == STABLE
-    ] == [
-        CANDIDATE,
-        VERIFIED,
-        CANDIDATE,
-    ]
+    assert sorted(s.state for s in store.states()) == ["candidate", "candidate", "verified"]
+    assert store.rollback(DEFAULT.id, there, by="me").state == State.CANDIDATE
+    mine = [s for s in store.history(DEFAULT.id) if s.scope == there and s.lane == STABLE]
+    assert [s.state for s in mine] == ["candidate", "verified", "candidate"]
 
 
 def test_states_follow_the_life_of_a_recipe(store):
@@ -258,15 +255,15 @@ def test_states_follow_the_life_of_a_recipe(store):
         return store.transition(DEFAULT.id, Scope(), STABLE, state, "test", "")
 
     bad = ReasonCode.BAD_ARGUMENT
-    assert code_of(lambda: move(PROMOTED)) is bad
-    move(CANDIDATE)
-    assert code_of(lambda: move(PROMOTED)) is bad
+    assert code_of(lambda: move(State.PROMOTED)) is bad
+    move(State.CANDIDATE)
+    assert code_of(lambda: move(State.PROMOTED)) is bad
     assert code_of(lambda: store.rollback(DEFAULT.id, Scope())) is bad
-    move(QUARANTINED)
-    for again in (CANDIDATE, QUARANTINED, VERIFIED):
+    move(State.QUARANTINED)
+    for again in (State.CANDIDATE, State.QUARANTINED, State.VERIFIED):
         assert code_of(lambda again=again: move(again)) is bad
     assert code_of(lambda: store.rollback(DEFAULT.id, Scope())) is bad
-    unknown = lambda: store.transition("gone", Scope(), STABLE, CANDIDATE, "test", "")  # noqa: E731
+    unknown = lambda: store.transition("gone", Scope(), STABLE, State.CANDIDATE, "test", "")  # noqa: E731
     assert code_of(unknown) is ReasonCode.EVIDENCE_CONFLICT
 
 

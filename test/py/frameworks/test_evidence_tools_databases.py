@@ -11,19 +11,16 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import tensor
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom, import_wisdom, measured
-from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.database.upkeep import collect, problems
+from pyc_mlir.lab.evidence.database.store import EvidenceStore, collect, problems
 from pyc_mlir.lab.evidence.rows import (
-    CANDIDATE,
     COLD,
-    CRASH,
-    QUARANTINED,
     STABLE,
-    VERIFIED,
     Graph,
     Implementation,
     Scope,
     Session,
+    State,
+    Status,
     Study,
     Trace,
     Verdict,
@@ -103,7 +100,9 @@ def test_traces_become_rows_that_a_compile_uses(store):
 
 def test_what_is_exported(store):
     store.add(*traces(IREE, LOAD, 3e-5, constants=COLD))
-    store.add(replace(traces(IREE, LOAD, 1e-5)[0], process=9, status=CRASH, reason="SIGSEGV"))
+    store.add(
+        replace(traces(IREE, LOAD, 1e-5)[0], process=9, status=Status.CRASH, reason="SIGSEGV")
+    )
     store.add(*traces(PLAIN, WHOLE, 1e-3), *traces(MIXED, WHOLE, 2e-3))
     rows = export_wisdom(store).rows
     assert [(r.subject, r.constants) for r in rows if r.choice == "iree"] == [
@@ -142,7 +141,7 @@ def test_whole_recipes_are_exported_under_what_they_apply_to(store, tmp_path, re
         import_wisdom(other, wisdom)
         assert other.get(Implementation, whole.id) is not None
     assert export_wisdom(store, least_sessions=3).rows == ()
-    for state in (CANDIDATE, QUARANTINED):
+    for state in (State.CANDIDATE, State.QUARANTINED):
         store.transition(IREE.id, SCOPE, STABLE, state, "test", "wrong results")
     assert "iree" not in {r.choice for r in export_wisdom(store).rows}
 
@@ -162,12 +161,12 @@ def test_imports_are_candidates_without_numbers(store, tmp_path):
     with EvidenceStore.open(f"sqlite:///{tmp_path}/other.db") as other:
         assert import_wisdom(other, wisdom) == 2
         assert import_wisdom(other, wisdom) == 0
-        assert [s.state for s in other.states()] == [CANDIDATE, CANDIDATE]
+        assert [s.state for s in other.states()] == [State.CANDIDATE, State.CANDIDATE]
         assert {i.recipe[KERNELS] for i in other.find(Implementation)} == {"iree", "rows:softmax"}
         assert other.get(Graph, ID) == GRAPH
         assert measured(other) == [] and export_wisdom(other).rows == ()
     # What is known here already keeps its state.
-    store.transition(IREE.id, SCOPE, STABLE, CANDIDATE, "test", "")
+    store.transition(IREE.id, SCOPE, STABLE, State.CANDIDATE, "test", "")
     assert import_wisdom(store, wisdom) == 0
 
 
@@ -238,8 +237,8 @@ def tune(url, *arguments) -> int:
 
 
 def test_commands(store, url, tmp_path, capsys):
-    store.transition(IREE.id, SCOPE, STABLE, CANDIDATE, "tuner", "proposed")
-    store.transition(IREE.id, SCOPE, STABLE, VERIFIED, "tuner", "equal results")
+    store.transition(IREE.id, SCOPE, STABLE, State.CANDIDATE, "tuner", "proposed")
+    store.transition(IREE.id, SCOPE, STABLE, State.VERIFIED, "tuner", "equal results")
     made = tuple(s.id for s in SESSIONS)
     store.add(
         Verdict(

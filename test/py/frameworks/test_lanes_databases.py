@@ -8,25 +8,15 @@ from lane_sessions import BETTER, DEFAULT, EQUAL, LARGE, OTHER, SMALL, Bench, pl
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom
-from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.database.upkeep import problems
-from pyc_mlir.lab.evidence.rows import (
-    CRASH,
-    EXPERIMENTAL,
-    MEASURED,
-    PROMOTED,
-    QUARANTINED,
-    SHADOW,
-    STABLE,
-    SUSPENDED,
-    VERIFIED,
-    WRONG,
-    Scope,
-    Verdict,
-)
+from pyc_mlir.lab.evidence.database.store import EvidenceStore, problems
+from pyc_mlir.lab.evidence.rows import EXPERIMENTAL, STABLE, Scope, State, Status, Verdict
 from pyc_mlir.lab.lanes.baselines import freeze, reports_of, rows_of
-from pyc_mlir.lab.lanes.promotion import Wanted, promote, promotion_status, quarantined, state_of
-from pyc_mlir.lab.lanes.rule import RecipeLimits
+from pyc_mlir.lab.lanes.promotion import (
+    Wanted,
+    promote,
+    promotion_status,
+    state_of,
+)
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, record
 from pyc_mlir.pipelines.choices.wisdom import NO_RECIPE, Wisdom
@@ -77,11 +67,11 @@ def test_a_faster_recipe_is_promoted_step_by_step(store, bench):
     for _ in range(2):
         bench.session(0.9)
     done = promote(store, BETTER, HERE, Wanted(), "test")
-    assert done.state == PROMOTED
-    assert states(store) == ["candidate", VERIFIED, MEASURED, SHADOW, PROMOTED]
+    assert done.state == State.PROMOTED
+    assert states(store) == ["candidate", "verified", "measured", "shadow", "promoted"]
     assert states(store, lane=EXPERIMENTAL) == []
     promote(store, BETTER, HERE, Wanted(EXPERIMENTAL), "test")
-    assert states(store, lane=EXPERIMENTAL)[-1] == SHADOW
+    assert states(store, lane=EXPERIMENTAL)[-1] == State.SHADOW
     assert {v.answer for v in store.find(Verdict)} == {"faster"}
     assert "it is promoted" in refused(store)
 
@@ -90,13 +80,10 @@ def test_nothing_but_counts_is_looked_at_before_there_is_enough(store, bench):
     assert "expected" in refused(store)
     bench.session(0.5, processes=4)
     reported = refused(store)
-    assert (
-        "processes on workload" in reported
-        and "4 of 5" in reported
-        and "1 more processes" in reported
-    )
+    for told in ("processes on workload", "4 of 5", "1 more processes"):
+        assert told in reported
     assert "1 of 2; needed: 1 more sessions" in reported
-    assert store.find(Verdict) == [] and states(store) == ["candidate", VERIFIED]
+    assert store.find(Verdict) == [] and states(store) == ["candidate", State.VERIFIED]
 
 
 def test_machines_count_where_the_database_knows_two(store, bench):
@@ -105,7 +92,7 @@ def test_machines_count_where_the_database_knows_two(store, bench):
         bench.session(0.5)
     assert "machines on workload" in refused(store)
     bench.session(0.5, where=place(machine="m2"))
-    assert promote(store, BETTER, HERE, Wanted(), "test").state == PROMOTED
+    assert promote(store, BETTER, HERE, Wanted(), "test").state == State.PROMOTED
 
 
 @pytest.mark.parametrize("ratio, what", [(1.0, "faster"), (1.1, "faster"), (0.985, "1.03")])
@@ -114,7 +101,7 @@ def test_what_is_not_clearly_faster_stays(store, bench, ratio, what):
     for _ in range(3):
         bench.session(ratio)
     assert what in refused(store)
-    assert PROMOTED not in states(store)
+    assert State.PROMOTED not in states(store)
 
 
 def test_a_new_default_needs_more(store, bench):
@@ -122,8 +109,8 @@ def test_a_new_default_needs_more(store, bench):
     for _ in range(2):
         bench.session(0.94)
     assert "speed-up of 1.10" in refused(store, least=1.10)
-    assert states(store)[-1] == SHADOW
-    assert promote(store, BETTER, HERE, Wanted(), "test").state == PROMOTED
+    assert states(store)[-1] == State.SHADOW
+    assert promote(store, BETTER, HERE, Wanted(), "test").state == State.PROMOTED
 
 
 def test_other_workloads_must_not_suffer(store, bench):
@@ -131,19 +118,17 @@ def test_other_workloads_must_not_suffer(store, bench):
         bench.session(0.8, loads=(SMALL,))
         bench.session(1.2, loads=(LARGE,))
     assert "not below 0.97" in refused(store, cluster="small")
-    assert states(store)[-1] == SHADOW
+    assert states(store)[-1] == State.SHADOW
 
 
 def test_costs_are_limits(store, bench):
     for _ in range(2):
         bench.session(0.8)
-    assert "arena of at most 999" in refused(store, limits=RecipeLimits(arena_bytes=999))
-    assert "compiled within 1 s" in refused(store, limits=RecipeLimits(compile_seconds=1.0))
-    assert states(store)[-1] == MEASURED
-    assert (
-        promote(store, BETTER, HERE, Wanted(limits=RecipeLimits(1000, 2.0)), "test").state
-        == PROMOTED
-    )
+    assert "arena of at most 999" in refused(store, arena_bytes=999)
+    assert "compiled within 1 s" in refused(store, compile_seconds=1.0)
+    assert states(store)[-1] == State.MEASURED
+    wanted = Wanted(arena_bytes=1000, compile_seconds=2.0)
+    assert promote(store, BETTER, HERE, wanted, "test").state == State.PROMOTED
 
 
 @pytest.mark.parametrize("probe", [{}, {"wall_ratio": 1.2}, {"cpu_ratio": 1.0, "disturbed": 1.0}])
@@ -156,23 +141,23 @@ def test_a_session_that_tells_a_program_from_itself_decides_nothing(store, bench
     assert "tell a program from itself" in refused(store)
 
 
-@pytest.mark.parametrize("status", [WRONG, CRASH])
+@pytest.mark.parametrize("status", [Status.WRONG, Status.CRASH])
 def test_faults_bar_a_recipe_under_that_toolchain(store, bench, status):
     for _ in range(2):
         bench.session(0.5)
     bench.session(0.5, status=status, processes=1)
     assert "made so" in refused(store)
-    assert state_of(store, BETTER.id, SCOPE, STABLE) == QUARANTINED
-    assert quarantined(store, HERE.toolchain) == {BETTER.id}
+    assert state_of(store, BETTER.id, SCOPE, STABLE) == State.QUARANTINED
     assert "it is quarantined" in refused(store) or "made so" in refused(store)
     newer = place("2")
-    assert quarantined(store, newer.toolchain) == frozenset()
+    there = Scope("s1-structure", "", newer.hardware, newer.toolchain)
+    assert state_of(store, BETTER.id, there, STABLE) == State.NEW
     # The incumbent, PyC's own choice, is no fault's.
     choices = lambda: {r.choice for r in export_wisdom(store).rows} - {NO_RECIPE}  # noqa: E731
     assert choices() == set()
     for _ in range(2):
         bench.session(0.8, where=newer)
-    assert promote(store, BETTER, newer, Wanted(), "test").state == PROMOTED
+    assert promote(store, BETTER, newer, Wanted(), "test").state == State.PROMOTED
     assert choices() == {"b"}
 
 
@@ -200,13 +185,13 @@ def test_one_promotion_a_day(store, bench, clock):
     wanted = Wanted(incumbent=DEFAULT)
     with pytest.raises(PycError, match="no promotion of this structure") as caught:
         promote(store, OTHER, HERE, wanted, "test")
-    assert caught.value.code is ReasonCode.NOT_PROMOTED and states(store, OTHER)[-1] == SHADOW
+    assert caught.value.code is ReasonCode.NOT_PROMOTED and states(store, OTHER)[-1] == State.SHADOW
     clock.now += DAY
-    assert promote(store, OTHER, HERE, wanted, "test").state == PROMOTED
-    assert states(store)[-1] == SUSPENDED
+    assert promote(store, OTHER, HERE, wanted, "test").state == State.PROMOTED
+    assert states(store)[-1] == State.SUSPENDED
     # The reverse brings back what was replaced, and cannot be reversed itself.
-    assert store.rollback(OTHER.id, SCOPE, STABLE).state == SHADOW
-    assert [s.impl_id for s in store.states(state=PROMOTED)] == [BETTER.id]
+    assert store.rollback(OTHER.id, SCOPE, STABLE).state == State.SHADOW
+    assert [s.impl_id for s in store.states(state=State.PROMOTED)] == [BETTER.id]
     for again in (OTHER, DEFAULT):
         with pytest.raises(PycError, match="to reverse"):
             store.rollback(again.id, SCOPE, STABLE)
@@ -214,7 +199,7 @@ def test_one_promotion_a_day(store, bench, clock):
     with pytest.raises(PycError, match="measured since its rollback"):
         promote(store, OTHER, HERE, wanted, "test")
     bench.session(0.8, candidate=OTHER, day=20)
-    assert promote(store, OTHER, HERE, wanted, "test").state == PROMOTED
+    assert promote(store, OTHER, HERE, wanted, "test").state == State.PROMOTED
 
 
 def test_another_toolchain_suspends(store, bench):
@@ -224,11 +209,11 @@ def test_another_toolchain_suspends(store, bench):
         bench.session(0.8, where=where)
     promote(store, BETTER, HERE, Wanted(), "test")
     there = Scope("s1-structure", "", newer.hardware, newer.toolchain)
-    assert state_of(store, BETTER.id, there, STABLE) == SUSPENDED
-    assert promote(store, BETTER, newer, Wanted(), "test").state == PROMOTED
+    assert state_of(store, BETTER.id, there, STABLE) == State.SUSPENDED
+    assert promote(store, BETTER, newer, Wanted(), "test").state == State.PROMOTED
     mine = [s.state for s in store.history(BETTER.id) if s.scope == there]
-    assert mine == [SUSPENDED, MEASURED, SHADOW, PROMOTED]
-    assert state_of(store, BETTER.id, SCOPE, STABLE) == PROMOTED
+    assert mine == [State.SUSPENDED, State.MEASURED, State.SHADOW, State.PROMOTED]
+    assert state_of(store, BETTER.id, SCOPE, STABLE) == State.PROMOTED
 
 
 def test_what_replaced_a_recipe_gives_way_when_it_fails(store, bench, clock):
@@ -237,10 +222,10 @@ def test_what_replaced_a_recipe_gives_way_when_it_fails(store, bench, clock):
             bench.session(0.8, candidate=candidate)
         promote(store, candidate, HERE, Wanted(incumbent=DEFAULT), "test")
         clock.now += DAY
-    bench.session(0.8, candidate=OTHER, status=CRASH)
+    bench.session(0.8, candidate=OTHER, status=Status.CRASH)
     with pytest.raises(PycError, match="made so"):
         promote(store, OTHER, HERE, Wanted(incumbent=DEFAULT), "test")
-    assert states(store)[-1] == PROMOTED and states(store, OTHER)[-1] == QUARANTINED
+    assert states(store)[-1] == State.PROMOTED and states(store, OTHER)[-1] == State.QUARANTINED
 
 
 def test_the_commands(store, bench, capsys):

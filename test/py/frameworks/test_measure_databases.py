@@ -26,32 +26,27 @@ from pyc_mlir.api import build
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom
-from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.database.upkeep import problems
+from pyc_mlir.lab.evidence.database.store import EvidenceStore, problems
 from pyc_mlir.lab.evidence.rows import (
     COLD,
-    OK,
-    QUARANTINED,
-    REFUSED,
     WARM,
-    WRONG,
     Graph,
     Prediction,
     Session,
     SessionEnd,
+    Status,
     Trace,
     Workload,
 )
-from pyc_mlir.lab.sessions.local import ALLOCATOR
-from pyc_mlir.lab.sessions.recording import record
-from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram, SessionPlan
-from pyc_mlir.lab.simulation.estimate import Estimate
+from pyc_mlir.lab.sessions.processes import ALLOCATOR, SessionPlan
+from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram, record
 from pyc_mlir.lab.simulation.residuals import Width
+from pyc_mlir.lab.simulation.simulator import Estimate
+from pyc_mlir.lab.tune.search import kernel_works
 from pyc_mlir.lab.tune.survey import Survey, Surveyed
-from pyc_mlir.lab.tune.works import kernel_works
 from pyc_mlir.measure.environment import current_place
 from pyc_mlir.tools import pyc_tune
-from pyc_mlir.tools.tune import profile
+from pyc_mlir.tools.tune import measuring
 
 HERE = current_place(allocator=ALLOCATOR)
 X = np.zeros((8, 32), np.float32)
@@ -87,28 +82,28 @@ def survey(store, cost=slow_kernels, **changes):
 
 
 def test_a_measurement_is_recorded_once(store):
+    costs = {"a": 1e-3, "b": Failed("wrong", "off by 1"), "c": Failed("refused", "no")}
+
     def cost(subject, candidate):
-        return {"a": 1e-3, "b": Failed(WRONG, "off by 1"), "c": Failed(REFUSED, "no")}[
-            candidate.recipe["pass"]
-        ]
+        return costs[candidate.recipe["pass"]]
 
     names = [MeasuredChoice({"pass": name}) for name in "abc"]
     found = Simulated(cost).measure(SUBJECT, names, PLAN)
     ids = record(store, found)
     assert record(store, found) == ids and list(problems(store)) == []
     traces = store.find(Trace)
-    assert sorted(t.status for t in traces) == [OK] * 3 + [REFUSED, WRONG]
-    assert {t.reason for t in traces if t.status != OK} == {"off by 1", "no"}
+    assert sorted(t.status for t in traces) == [Status.OK] * 3 + [Status.REFUSED, Status.WRONG]
+    assert {t.reason for t in traces if t.status != Status.OK} == {"off by 1", "no"}
     (session,), (end,) = store.find(Session), store.find(SessionEnd)
     assert end.session_id == session.id and session.processes == 3
     (state,) = store.states()
-    assert (state.impl_id, state.state) == (ids[1], QUARANTINED) and "off by 1" in state.reason
+    assert (state.impl_id, state.state) == (ids[1], "quarantined") and "off by 1" in state.reason
 
 
 def test_predictions_are_kept_beside_what_was_measured(store):
     def expected(seconds):
         width = Width()
-        return Estimate(seconds, seconds / 2, seconds * 2, 64, True, "", 0.9, width, 0, seconds, 0)
+        return Estimate(seconds, seconds / 2, seconds * 2, 64, True, "", width, 0, seconds, 0)
 
     candidates = [MeasuredChoice({"pass": name}) for name in "ab"]
     found = Simulated(lambda s, c: 1e-3).measure(SUBJECT, candidates, PLAN)
@@ -163,13 +158,13 @@ def test_a_budget_ends_it_and_the_next_run_goes_on(store):
 
 def test_failures_are_not_tried_again_and_programs_that_are_none_are_skipped(store):
     def cost(subject, candidate):
-        return 1e-3 if "iree" in candidate.recipe.values() else Failed(WRONG, "off by 1")
+        return 1e-3 if "iree" in candidate.recipe.values() else Failed(Status.WRONG, "off by 1")
 
     lines = list(survey(store, cost).run([PROGRAM, Surveyed("none", "no such.onnx")]))
     assert any("off by 1" in line for line in lines)
     assert any(line.startswith("skipped none: ") for line in lines)
     assert any(line.startswith("skipped w1-") and line.endswith("off by 1") for line in lines)
-    wrong = [t for t in store.find(Trace) if t.status == WRONG]
+    wrong = [t for t in store.find(Trace) if t.status == Status.WRONG]
     assert len(wrong) == len({t.impl_id for t in wrong})
 
 
@@ -267,7 +262,7 @@ def test_a_survey_that_is_killed_goes_on_where_it_was(tmp_path):
     ("text", "seconds"), [("90s", 90), ("10min", 600), ("2h", 7200), ("1.5", 1.5), (None, None)]
 )
 def test_budgets(text, seconds):
-    assert profile.seconds_of(text) == seconds
+    assert measuring.seconds_of(text) == seconds
 
 
 @pytest.mark.parametrize("wrong", [["--budget", "soon"], ["--constants", "hot"], ["--rounds", "0"]])

@@ -12,17 +12,12 @@ from suites import selector
 from pyc_mlir import Device
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
 from pyc_mlir.lab.evidence.rows import (
-    CANDIDATE,
-    MEASURED,
-    PROMOTED,
-    QUARANTINED,
     STABLE,
-    SUSPENDED,
-    VERIFIED,
     Feedback,
     Graph,
     Implementation,
     Scope,
+    State,
     StateStep,
 )
 from pyc_mlir.lab.lanes.observer import ServiceLanes
@@ -53,7 +48,10 @@ def promoted(store: EvidenceStore) -> str:
     store.add(graph, recipe)
     place = current_place()
     scope = Scope("s1-structure", "", place.hardware, place.toolchain)
-    steps = [StateStep(s, "test") for s in (CANDIDATE, VERIFIED, MEASURED, PROMOTED)]
+    steps = [
+        StateStep(s, "test")
+        for s in (State.CANDIDATE, State.VERIFIED, State.MEASURED, State.PROMOTED)
+    ]
     store.walk(recipe.id, scope, STABLE, steps, "test")
     return recipe.id
 
@@ -78,12 +76,12 @@ def test_drift_in_service_suspends_the_recipe(store, tmp_path):
     assert lanes.drain() and not lanes.problems
     rows = store.find(Feedback, impl_id=recipe)
     assert rows and all(r.count == 50 and 0.59 < r.low["p10"] < 0.62 for r in rows)
-    assert [s.state for s in store.states(impl_id=recipe)] == [PROMOTED]
+    assert [s.state for s in store.states(impl_id=recipe)] == [State.PROMOTED]
     learning.seconds["memory_first"] = 0.75
     call(program, 4000)
     assert lanes.drain() and not lanes.problems
     (state,) = store.states(impl_id=recipe)
-    assert state.state == SUSPENDED and state.reason.startswith("drift: ")
+    assert state.state == State.SUSPENDED and state.reason.startswith("drift: ")
     assert state.decided_by == "service"
     kinds = [e.kind for e in learning.events()]
     assert kinds[:2] == ["promoted", "drifted"] and "quarantined" in kinds
@@ -109,7 +107,7 @@ def test_a_slower_machine_suspends_nothing(store):
     call(program, 4000)
     assert lanes.drain() and not lanes.problems
     assert [e.kind for e in selector2.events()] == ["rebased"]
-    assert [s.state for s in store.states(impl_id=recipe)] == [PROMOTED]
+    assert [s.state for s in store.states(impl_id=recipe)] == [State.PROMOTED]
     assert learning.events() == ()
     lanes.close()
 
@@ -120,7 +118,7 @@ def test_a_fault_quarantines_an_arm_without_a_recipe(store):
     (route,) = learning._routes.values()
     learning.remove(route, 1, "WRONG_RESULT: a compared call differs")
     assert lanes.drain() and not lanes.problems
-    (state,) = store.states(state=QUARANTINED)
+    (state,) = store.states(state=State.QUARANTINED)
     assert "a compared call differs" in state.reason
     (row,) = [r for r in store.find(Feedback, impl_id=state.impl_id) if r.rejected]
     assert row.count == 0

@@ -16,9 +16,8 @@ from lane_sessions import BETTER, OTHER
 from simulated_studies import setting_of, studied, work
 
 from pyc_mlir.lab.evidence.database.exchange import export_wisdom, import_wisdom
-from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.database.upkeep import problems
-from pyc_mlir.lab.evidence.rows import SHADOW, STABLE, Study
+from pyc_mlir.lab.evidence.database.store import EvidenceStore, problems
+from pyc_mlir.lab.evidence.rows import STABLE, State, Study
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.tools import pyc_tune
 
@@ -73,5 +72,5 @@ def test_wisdom_is_exported_as_it_was_and_read(url, tmp_path):
 def test_a_promotion_and_its_rollback_stand(url):
     with EvidenceStore.open(url) as store:
         (state,) = store.states(impl_id=OTHER.id, lane=STABLE)
-        assert state.state == SHADOW
+        assert state.state == State.SHADOW
         assert [s.impl_id for s in store.states(lane=STABLE, state="promoted")] == [BETTER.id]

@@ -23,8 +23,7 @@ from pyc_mlir.lab.evidence.rows import (
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools import pyc_tune
-from pyc_mlir.tools.tune.study_facts import best_so_far, facts_of
-from pyc_mlir.tools.tune.study_page import page
+from pyc_mlir.tools.tune.study_page import best_so_far, facts_of, page
 
 HERE = place()
 WORK = """work 1

@@ -22,10 +22,8 @@ from suites.simulated import Simulated
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import to_data
-from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.database.trials import DONE, LEASED, WAITING
-from pyc_mlir.lab.evidence.database.upkeep import problems
-from pyc_mlir.lab.evidence.rows import MEASURED, QUARANTINED, Study, Trace, Verdict
+from pyc_mlir.lab.evidence.database.store import DONE, LEASED, WAITING, EvidenceStore, problems
+from pyc_mlir.lab.evidence.rows import State, Study, Trace, Verdict
 from pyc_mlir.lab.tune.study import StudyBudget, TrialStage, asked_of
 from pyc_mlir.lab.tune.tuner import run_study
 from pyc_mlir.lab.tune.workers import require_same_environment, work_once
@@ -55,9 +53,9 @@ def test_a_study_finds_the_best_and_keeps_it(url):
     assert all(r.verdict is not None and r.verdict.processes >= 5 for r in results)
     with EvidenceStore.open(url) as store:
         states = {(s.state) for s in store.states()}
-        measured = store.states(state=MEASURED)
+        measured = store.states(state=State.MEASURED)
         verdicts = store.find(Verdict)
-        assert states <= {MEASURED, QUARANTINED}
+        assert states <= {State.MEASURED, State.QUARANTINED}
         assert {s.impl_id for s in measured} == {v.candidate for v in verdicts}
         assert len(verdicts) == 3 and not list(problems(store))
         # Verdicts rest on two sessions that the search had no part in.
@@ -80,7 +78,7 @@ def test_what_is_wrong_is_quarantined(url):
     _, (result,) = studied(url, setting_of(works, 96), Costs())
     assert result.wrong == ("gemm:matmul[rows=8,columns=64,unroll=4]",)
     with EvidenceStore.open(url) as store:
-        (bad,) = store.states(state=QUARANTINED)
+        (bad,) = store.states(state=State.QUARANTINED)
         assert "off by 1" in bad.reason
 
 

@@ -12,9 +12,11 @@ from pyc_mlir.runtime.selection.engine import (
     PROMOTED,
     QUARANTINED,
     REBASED,
+    Paired,
+    Thompson,
     Trial,
+    Ucb,
 )
-from pyc_mlir.runtime.selection.policies import Paired, Thompson, Ucb
 
 POLICIES = (Paired(), Thompson(), Ucb())
 

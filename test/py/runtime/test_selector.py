@@ -14,7 +14,7 @@ import pyc_mlir
 from pyc_mlir import Contract, Device, Selector, nn
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.runtime.selection.policies import Paired
+from pyc_mlir.runtime.selection.engine import Paired
 from pyc_mlir.runtime.selection.selector import replay
 from pyc_mlir.tools import pyc_run
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.lab.evidence.rows import (
-    OK,
     Graph,
     Implementation,
     Session,
     SessionEnd,
+    Status,
     Trace,
     Workload,
 )
@@ -45,7 +45,7 @@ class Bench:
 
     def session(
         self, ratio, processes=3, where=None, loads=(SMALL, LARGE), candidate=BETTER,
-        incumbent=DEFAULT, probe=EQUAL, status=OK, day=1, after=EQUAL,
+        incumbent=DEFAULT, probe=EQUAL, status=Status.OK, day=1, after=EQUAL,
     ):  # fmt: skip
         """One session with so many processes, on each workload."""
         where = where or place()
@@ -62,7 +62,7 @@ class Bench:
                     shape = (2, ROUNDS)
                     times = base * scale * np.exp(self.noise * self.rng.standard_normal(shape))
                     row = Trace(session.id, impl.id, load.id, number, wall=times[0], cpu=times[1])
-                    if impl is candidate and status != OK:
+                    if impl is candidate and status != Status.OK:
                         row = replace(row, status=status, reason="made so")
                     rows.append(row)
         self.store.add(*rows)

@@ -18,12 +18,12 @@ from typing import Any
 from suites.simulated import SIMULATED_PLACE, Failed, Simulated
 
 from pyc_mlir.lab.evidence.database.store import EvidenceStore
-from pyc_mlir.lab.evidence.rows import WRONG, Graph, Workload
+from pyc_mlir.lab.evidence.rows import Graph, Status, Workload
 from pyc_mlir.lab.sessions.session import MeasuredChoice, MeasuredProgram
+from pyc_mlir.lab.tune.search import WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
 from pyc_mlir.lab.tune.study import EFFORTS, Ledger, Setting, StudyBudget, WorkResult
-from pyc_mlir.lab.tune.tuner import keep_results, run_study
+from pyc_mlir.lab.tune.tuner import Kept, run_study
 from pyc_mlir.lab.tune.workers import TrialJob
-from pyc_mlir.lab.tune.works import WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
 from pyc_mlir.pipelines.choices.space import Knob, KnobSpace
 
 PASS = "pyc-select-kernels"
@@ -62,10 +62,10 @@ class Costs:
         config = one.config(choice)
         assert config is not None
         way, knobs = one.space.place(config)
-        if way.space is None:
+        if not way.space.axes:
             return 2e-3
         if knobs == (3, 3, 2):
-            return Failed(WRONG, "off by 1")
+            return Failed(Status.WRONG, "off by 1")
         away = abs(knobs[0] - number % 4) + abs(knobs[1] - 3) / 2 + abs(knobs[2] - 1) / 4
         return 1e-3 * (1 + away)
 
@@ -103,7 +103,7 @@ def studied(
         job = prepared(store, setting, Simulated(costs), lease_seconds=1.0)
         ledger = run_study(store, setting, job, running, workers)
         results = setting.results(ledger)
-        keep_results(store, setting, results, SIMULATED_PLACE)
+        Kept(store, SIMULATED_PLACE).confirmed(results)
     return ledger, results
 
 

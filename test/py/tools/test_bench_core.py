@@ -13,9 +13,10 @@ from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.measure import environment as env
 from pyc_mlir.measure.environment import Environment, probe
 from pyc_mlir.measure.hardware import parse_cpuinfo
-from pyc_mlir.measure.interleave import Spread, Timing, interleave, ratio, timing_records
+from pyc_mlir.measure.interleave import Spread, Timing, interleave, ratio
 from pyc_mlir.measure.records import Report, check_record, compare, record
 from pyc_mlir.tools import pyc_bench
+from pyc_mlir.tools.bench.report.suite import timing_records
 from pyc_mlir.tools.bench.report.tables import markdown
 from pyc_mlir.util.units import quantity
 

@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 from conftest import ALL_CASES
 
-from pyc_mlir.calibrate import fma_program, measure_flops
+from pyc_mlir.calibrate import fma_program
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.builder import NumpyBuilder
 from pyc_mlir.measure.environment import probe
-from pyc_mlir.measure.processes import environment
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.peers import worker
 from pyc_mlir.tools.bench.peers.graph import LeastWork, read_graph
+from pyc_mlir.tools.bench.peers.peaks import measure_flops
 from pyc_mlir.tools.bench.peers.prepared import relative_error
 from pyc_mlir.tools.bench.peers.rounds import PeerProcess, store
 from pyc_mlir.tools.bench.peers.systems import PEERS, SystemTask
 from pyc_mlir.tools.bench.peers.translators import onnx_model
+from pyc_mlir.tools.bench.peers.worker import environment
 from pyc_mlir.tools.bench.report.page import page
 from pyc_mlir.tools.bench.report.show import groups, latency, markdown, means
 from pyc_mlir.tools.bench.report.tables import PYC, WorkloadFacts, mean, results

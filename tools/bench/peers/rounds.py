@@ -21,20 +21,19 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.calibrate import Peaks, in_own_process
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.interleave import Timing
-from pyc_mlir.measure.processes import environment
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.tools.bench.peers import worker
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.peers.graph import LeastWork, PeerGraph
+from pyc_mlir.tools.bench.peers.peaks import Peaks, in_own_process
 from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS
 from pyc_mlir.tools.bench.peers.systems import SystemTask
 from pyc_mlir.tools.bench.peers.translators import onnx_model
-from pyc_mlir.tools.bench.peers.worker import FAILED, MISSING, Ready
+from pyc_mlir.tools.bench.peers.worker import FAILED, MISSING, Ready, environment
 from pyc_mlir.tools.bench.peers.workload import Workload
 from pyc_mlir.tools.bench.report.suite import SuiteRun, note, spread_record, threads_of
 from pyc_mlir.tools.bench.report.tables import FAILURE, LEFT_OUT

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -24,7 +24,6 @@ from typing import IO, Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.measure.processes import hold_to
 from pyc_mlir.tools.bench.peers.prepared import (
     Named,
     PreparedWorkload,
@@ -69,6 +68,21 @@ class Ready:
     call_peak_bytes: int | None
     account: dict[str, int | None] | None = None
     prediction: str = ""
+
+
+def environment(threads: int, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that libraries read when they are loaded: the number of threads, by all
+    its names.
+    """
+    count = str(threads)
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
+    return {**base, **dict.fromkeys(names, count), "JAX_PLATFORMS": "cpu"}
+
+
+def hold_to(threads: int) -> None:
+    """Keep this process on that many cores: XLA takes its number of threads from them."""
+    cores: Iterator[int] = iter(sorted(os.sched_getaffinity(0)))
+    os.sched_setaffinity(0, {core for core, _ in zip(cores, range(threads), strict=False)})
 
 
 def main(task: SystemTask) -> None:

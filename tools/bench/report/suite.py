@@ -26,7 +26,7 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import require_writable
 from pyc_mlir.measure.environment import probe
-from pyc_mlir.measure.interleave import Spread
+from pyc_mlir.measure.interleave import Spread, Timing
 from pyc_mlir.measure.records import Record, Report, record
 from pyc_mlir.pipelines.target.target import available_cores
 from pyc_mlir.tools.bench.report.compare import compare, lines, load_baseline
@@ -254,6 +254,19 @@ def spread_record(
     """Record a median with its spread."""
     spread = {"p10": found.p10, "p90": found.p90, "min": found.min, "n": found.n}
     return record(workload, candidate, metric, unit, found.median, **spread, **details)
+
+
+def timing_records(workload: str, timings: Mapping[str, Timing], **details: Any) -> list[Record]:
+    """Return one latency record per candidate, in seconds, with its spread and the samples by
+    round.
+    """
+    return [
+        spread_record(
+            workload, name, "latency", "s", timing.spread,
+            calls=timing.calls, samples=timing.rounded, **details,
+        )
+        for name, timing in timings.items()
+    ]  # fmt: skip
 
 
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:

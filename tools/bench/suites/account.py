@@ -44,7 +44,7 @@ from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.iree.memory.budget import BudgetNotKept
-from pyc_mlir.measure.interleave import ratio, timing_records
+from pyc_mlir.measure.interleave import ratio
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy
 from pyc_mlir.pipelines.choices.contract import Contract
@@ -53,7 +53,7 @@ from pyc_mlir.pipelines.pyc.constants import ExchangeRate, Priced, PricedGroup, 
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.peers.footprint import footprint
 from pyc_mlir.tools.bench.peers.workload import Workload
-from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite, timing_records
 from pyc_mlir.tools.bench.suites.memory import MIB, error_against, time_all
 from pyc_mlir.tools.bench.workloads.memory import PRESSED, WORKLOADS
 from pyc_mlir.tools.bench.workloads.parts import made

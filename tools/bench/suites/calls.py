@@ -30,7 +30,7 @@ from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.foreign import compile_plain, plain_flags
-from pyc_mlir.measure.interleave import Timing, interleave, timing_records
+from pyc_mlir.measure.interleave import Timing, interleave
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device
@@ -38,7 +38,7 @@ from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.load import load
 from pyc_mlir.runtime.program import Program, serving
 from pyc_mlir.tools.bench.peers.candidates import IREE_COMPILES, plain_options
-from pyc_mlir.tools.bench.report.suite import SuiteRun, in_child, note, suite
+from pyc_mlir.tools.bench.report.suite import SuiteRun, in_child, note, suite, timing_records
 from pyc_mlir.tools.bench.workloads.cpu import digits
 from pyc_mlir.tools.bench.workloads.parts import BASE, TINY, encoder_model
 

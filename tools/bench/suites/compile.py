@@ -37,13 +37,20 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.iree.compiler import DEFAULT_FLAGS
 from pyc_mlir.iree.foreign import compile_plain
-from pyc_mlir.measure.interleave import Timing, interleave, ratio, timing_records
+from pyc_mlir.measure.interleave import Timing, interleave, ratio
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.peers.workload import Workload
-from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, spread_record, suite
+from pyc_mlir.tools.bench.report.suite import (
+    SuiteRun,
+    note,
+    option,
+    spread_record,
+    suite,
+    timing_records,
+)
 from pyc_mlir.tools.bench.report.tables import geometric_mean
 from pyc_mlir.tools.bench.workloads.cpu import ENCODER, MODELS, make
 from pyc_mlir.tools.bench.workloads.parts import made

@@ -34,10 +34,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.calibrate import Peaks
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.util.files import write_file
 from pyc_mlir.measure.records import Record, Report
+from pyc_mlir.tools.bench.peers.peaks import Peaks
 from pyc_mlir.tools.bench.peers.rounds import absence, compared, fma_and_copies, store
 from pyc_mlir.tools.bench.peers.systems import PEERS
 from pyc_mlir.tools.bench.report.page import page

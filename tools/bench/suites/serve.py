@@ -28,7 +28,7 @@ from pyc_mlir import Service, Targets, TensorSpec
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
-from pyc_mlir.measure.interleave import interleave, timing_records
+from pyc_mlir.measure.interleave import interleave
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -38,7 +38,7 @@ from pyc_mlir.serve.limits import Limits
 from pyc_mlir.serve.models import Endpoint
 from pyc_mlir.serve.rows import most_rows
 from pyc_mlir.tools.bench.peers.onnxruntime_session import open_session
-from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, option, suite, timing_records
 from pyc_mlir.tools.bench.suites.load import Answers, Load, under_load
 from pyc_mlir.tools.bench.workloads.cpu import digits
 from pyc_mlir.tools.bench.workloads.parts import BASE, TINY, encoder_model

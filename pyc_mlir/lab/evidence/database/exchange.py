@@ -31,24 +31,19 @@ from pyc_mlir.lab.evidence.database.tables import (
     SESSIONS,
     TRACES,
 )
-from pyc_mlir.lab.evidence.identity import PROGRAM
 from pyc_mlir.lab.evidence.rows import (
-    CANDIDATE,
     CPU,
     DISTURBED,
     EXPERIMENTAL,
-    MEASURED,
-    OK,
-    PROMOTED,
-    QUARANTINED,
-    RETIRED,
-    SHADOW,
+    PROGRAM,
     STABLE,
     WALL,
     Graph,
     Implementation,
     Scope,
     SessionEnd,
+    State,
+    Status,
     Verdict,
 )
 from pyc_mlir.pipelines.choices.wisdom import (
@@ -61,7 +56,7 @@ from pyc_mlir.pipelines.choices.wisdom import (
 )
 
 # The states in which a recipe of a lane may decide.
-_IN_USE = {STABLE: (PROMOTED,), EXPERIMENTAL: (MEASURED, SHADOW, PROMOTED)}
+_IN_USE = {STABLE: (State.PROMOTED,), EXPERIMENTAL: (State.MEASURED, State.SHADOW, State.PROMOTED)}
 # Implementation, hardware, toolchain, context, constants.
 _Key = tuple[str, str, str, str, str]
 
@@ -111,7 +106,7 @@ def measured(
         )
         .join(SESSIONS, TRACES.c.session_id == SESSIONS.c.id)
         .join(ENVIRONMENTS, SESSIONS.c.env_id == ENVIRONMENTS.c.id)
-        .where(TRACES.c.status == OK)
+        .where(TRACES.c.status == Status.OK)
     )
     if graph_ids:
         query = query.where(IMPLEMENTATIONS.c.graph_id.in_(graph_ids))
@@ -187,7 +182,7 @@ def _usable(
     """Traces of single choices and of recipes of whole programs that may decide."""
     bad = {
         (s.impl_id, s.scope.toolchain)
-        for state in (QUARANTINED, RETIRED)
+        for state in (State.QUARANTINED, State.RETIRED)
         for s in store.states(state=state)
     }
     noisy = {e.session_id for e in store.find(SessionEnd) if e.probe.get(DISTURBED)}
@@ -290,5 +285,5 @@ def import_wisdom(store: EvidenceStore, wisdom: Wisdom) -> int:
     new = {name: value for name, value in made.items() if name not in known}
     store.add(*graphs.values(), *(one for one, _ in new.values()))
     for one, scope in new.values():
-        store.transition(one.id, scope, EXPERIMENTAL, CANDIDATE, "import", origin)
+        store.transition(one.id, scope, EXPERIMENTAL, State.CANDIDATE, "import", origin)
     return len(new)

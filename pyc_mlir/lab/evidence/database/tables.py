@@ -72,33 +72,30 @@ def _columns(table: str, kind: Any, *names: str, nullable: bool = False) -> list
     return [_column(table, name, kind, nullable) for name in names]
 
 
-def _table_of(kind: type[EvidenceRow]) -> None:
-    """Add the table of a kind of rows."""
-    hints, parts = get_type_hints(kind), []
+def _table_of(kind: type[EvidenceRow]) -> Table:
+    """Add the table of a kind of rows: graphs have a key of two columns, the others their id."""
+    hints, parts = get_type_hints(kind), {}
     for f in fields(kind):  # type: ignore[arg-type]
         hint, optional = hints[f.name], False
         if get_origin(hint) is UnionType:
             (hint,) = (h for h in get_args(hint) if h is not NoneType)
             optional = True
-        parts.append(_column(kind.table, f.name, hint, optional))
-    made = Table(kind.table, METADATA, *([] if kind is Graph else [_key()]), *parts)
-    if kind is not Graph and "graph_id" in made.c:
-        key = ("graph_id", "normalizer")
-        made.append_constraint(
-            ForeignKeyConstraint(key, tuple(f"{Graph.table}.{name}" for name in key))
-        )
+        parts[f.name] = _column(kind.table, f.name, hint, optional)
+    if kind is Graph:
+        number = Column("normalizer", BigInteger, primary_key=True, autoincrement=False)
+        key = {"graph_id": _key("graph_id"), "normalizer": number}
+        return Table(kind.table, METADATA, *{**key, **parts, **key}.values())
+    made = Table(kind.table, METADATA, _key(), *parts.values())
+    if "graph_id" in parts:
+        columns = ("graph_id", "normalizer")
+        refers = tuple(f"{Graph.table}.{name}" for name in columns)
+        made.append_constraint(ForeignKeyConstraint(columns, refers))
+    return made
 
 
-# What the tables below refer to must be known: graphs have a key of two columns.
-Table(
-    Graph.table,
-    METADATA,
-    _key("graph_id"),
-    Column("normalizer", BigInteger, primary_key=True, autoincrement=False),
-    *_columns(Graph.table, str, "kind", "structure_id", "text"),
-    *_columns(Graph.table, int, "ops"),
-    Index("graphs_by_structure", "structure_id"),
-)
+# What the tables below refer to must be known.
+GRAPHS = _table_of(Graph)
+Index("graphs_by_structure", GRAPHS.c.structure_id)
 ENVIRONMENTS = Table(
     "environments",
     METADATA,
@@ -106,10 +103,9 @@ ENVIRONMENTS = Table(
     *_columns("environments", str, "hardware", "toolchain", "context", "machine", "facts"),
     Index("environments_by_hash", "hardware", "toolchain"),
 )
-for _kind in ROWS:
-    if _kind is not Graph:
-        _table_of(_kind)
-GRAPHS, IMPLEMENTATIONS = METADATA.tables[Graph.table], METADATA.tables["implementations"]
+for _kind in ROWS[1:]:
+    _table_of(_kind)
+IMPLEMENTATIONS = METADATA.tables["implementations"]
 SESSIONS, TRACES = METADATA.tables["sessions"], METADATA.tables[Trace.table]
 VERDICTS = METADATA.tables["verdicts"]
 Index("implementations_by_graph", IMPLEMENTATIONS.c.graph_id)

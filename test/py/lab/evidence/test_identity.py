@@ -8,7 +8,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.sources import Source
-from pyc_mlir.lab.evidence.identity import graph_of_program, works_of
+from pyc_mlir.lab.sessions.session import graph_of_program, works_of
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 

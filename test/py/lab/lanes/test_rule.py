@@ -5,25 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pyc_mlir.lab.evidence.rows import (
-    FOLLOWERS,
-    MEASURED,
-    PROMOTED,
-    QUARANTINED,
-    SHADOW,
-    STABLE,
-    SUSPENDED,
-    VERIFIED,
-    Implementation,
-    Scope,
-    may_follow,
-)
-from pyc_mlir.lab.lanes.rule import (
+from pyc_mlir.lab.evidence.rows import FOLLOWERS, Implementation, Scope, State
+from pyc_mlir.lab.lanes.promotion import (
     ConditionResult,
     OnWorkload,
     Pair,
     PromotionCase,
-    RecipeLimits,
+    Wanted,
     assess,
     measured_enough,
     missing,
@@ -57,7 +45,7 @@ def promoted(rng, ratio: float, looks: int) -> bool:
     for look in range(looks):
         pairs += [pair(rng, ratio, f"s{look + 1}", n) for n in range(3)]
         now = case(pairs, looks=look)
-        steps = list(assess(now, STABLE, verdicts(now)))
+        steps = list(assess(now, verdicts(now)))
         if all(step.met for step in steps):
             return True
     return False
@@ -87,15 +75,12 @@ def test_what_is_missing_is_told():
     rng = np.random.default_rng(7)
     now = case([pair(rng, 0.5, "s1", n) for n in range(3)], machines=3)
     assert not measured_enough(now)
-    steps = tuple(assess(now, STABLE, {}))
-    assert [s.state for s in steps if s.met] == ["candidate", VERIFIED]
+    steps = tuple(assess(now, {}))
+    assert [s.state for s in steps if s.met] == ["candidate", State.VERIFIED]
     reported = "\n".join(map(str, missing(steps)))
-    assert (
-        "2 more processes" in reported
-        and "1 more sessions" in reported
-        and "1 more machines" in reported
-    )
-    none = tuple(assess(replace(now, workloads=(), checked=0), STABLE, {}))
+    for more in ("2 more processes", "1 more sessions", "1 more machines"):
+        assert more in reported
+    none = tuple(assess(replace(now, workloads=(), checked=0), {}))
     assert [f.condition for f in missing(none)] == ["results within their tolerance"]
 
 
@@ -107,19 +92,19 @@ def test_each_step_has_its_own_conditions():
     assert 1.1 < judged["w"].speedup < 1.3
 
     def failing(now: PromotionCase, **wanted) -> tuple[str, str]:
-        first = next(s for s in assess(now, STABLE, judged, **wanted) if not s.met)
+        first = next(s for s in assess(now, judged, Wanted(**wanted)) if not s.met)
         return first.state, " ".join(str(f) for f in first.findings if not f.met)
 
-    assert all(s.met for s in assess(good, STABLE, judged))
-    assert failing(replace(good, faults=("wrong: x",)))[0] == VERIFIED
-    assert failing(replace(good, machines=2))[0] == MEASURED
-    assert failing(good, limits=RecipeLimits(arena_bytes=5))[0] == SHADOW
-    assert failing(good, least=1.5)[0] == PROMOTED
+    assert all(s.met for s in assess(good, judged))
+    assert failing(replace(good, faults=("wrong: x",)))[0] == State.VERIFIED
+    assert failing(replace(good, machines=2))[0] == State.MEASURED
+    assert failing(good, arena_bytes=5)[0] == State.SHADOW
+    assert failing(good, least=1.5)[0] == State.PROMOTED
     assert "rollback" in failing(replace(good, stale=True))[1]
     assert "0 of 2 sessions" in failing(replace(good, probes={}))[1]
     other = (*good.workloads, OnWorkload("v", (), target=False))
     state, reported = failing(replace(good, workloads=other))
-    assert state == MEASURED and "processes on workload v: no, 0 of 5" in reported
+    assert state == State.MEASURED and "processes on workload v: no, 0 of 5" in reported
 
 
 @pytest.mark.full
@@ -142,7 +127,7 @@ def test_noise_suspends_nothing():
     rng = np.random.default_rng(1)
     for _ in range(200):
         windows = [window(rng, disturbed=0.6) for _ in range(50)]
-        assert next_step(PROMOTED, BASE, windows) is None
+        assert next_step(State.PROMOTED, BASE, windows) is None
 
 
 @pytest.mark.parametrize("slower", [1.3, 2.0])
@@ -150,9 +135,9 @@ def test_drift_is_found_after_two_windows(slower):
     rng = np.random.default_rng(2)
     for _ in range(100):
         windows = [*(window(rng) for _ in range(5)), window(rng, slower)]
-        assert next_step(PROMOTED, BASE, windows) is None
-        step = next_step(PROMOTED, BASE, [*windows, window(rng, slower)])
-        assert step is not None and step.state == SUSPENDED and "drift" in step.reason
+        assert next_step(State.PROMOTED, BASE, windows) is None
+        step = next_step(State.PROMOTED, BASE, [*windows, window(rng, slower)])
+        assert step is not None and step.state == State.SUSPENDED and "drift" in step.reason
 
 
 def test_every_step_is_a_legal_transition_and_none_promotes():
@@ -161,7 +146,7 @@ def test_every_step_is_a_legal_transition_and_none_promotes():
         for _ in range(200):
             windows = (BASE * rng.uniform(0.5, 3, rng.integers(0, 6))).tolist()
             step = next_step(state, BASE, windows, int(rng.random() < 0.05))
-            assert step is None or may_follow(state, step.state)
-            assert step is None or step.state != PROMOTED
-    step = next_step(SHADOW, BASE, (), faults=1)
-    assert step is not None and step.state == QUARANTINED
+            assert step is None or step.state in FOLLOWERS[state]
+            assert step is None or step.state != State.PROMOTED
+    step = next_step(State.SHADOW, BASE, (), faults=1)
+    assert step is not None and step.state == State.QUARANTINED

@@ -9,11 +9,11 @@ from suites.simulated import Simulated
 from pyc_mlir import nn
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import tensor
-from pyc_mlir.lab.evidence.rows import COLD, CRASH, OK, REFUSED, WRONG
+from pyc_mlir.lab.evidence.rows import COLD, Status
 from pyc_mlir.lab.sessions import local
 from pyc_mlir.lab.sessions.local import LocalMeasurer
-from pyc_mlir.lab.sessions.processes import ProcessOutcome
-from pyc_mlir.lab.sessions.session import MeasuredChoice, Measurer, SessionPlan
+from pyc_mlir.lab.sessions.processes import ProcessOutcome, SessionPlan
+from pyc_mlir.lab.sessions.session import MeasuredChoice, Measurer
 from pyc_mlir.lab.sessions.subjects import subject_of_program, subject_of_work
 from pyc_mlir.measure import machine
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
@@ -58,7 +58,7 @@ def measured(subject):
 @pytest.mark.full
 def test_candidates_of_a_work(measured):
     own, iree, none = measured.results
-    assert [r.status for r in measured.results] == [OK, OK, REFUSED]
+    assert [r.status for r in measured.results] == [Status.OK, Status.OK, Status.REFUSED]
     assert "no such" in none.reason and not none.processes
     for result in (own, iree):
         assert [p.process for p in result.processes] == [0, 1]
@@ -103,7 +103,7 @@ def test_a_wrong_candidate_has_no_times(subject, monkeypatch):
     answers = iter(["result 0[3]: expected 1, got 2", ""])
     monkeypatch.setattr(local.Reference, "problem", lambda self, results: next(answers))
     found = LocalMeasurer().measure(subject, [OWN, IREE], SessionPlan(rounds=2, processes=1))
-    assert [r.status for r in found.results] == [WRONG, OK]
+    assert [r.status for r in found.results] == [Status.WRONG, Status.OK]
     assert "expected 1, got 2" in found.results[0].reason and not found.results[0].processes
     assert len(found.results[1].processes) == 1
 
@@ -119,7 +119,7 @@ def test_a_crash_is_its_candidate_s_alone(subject, monkeypatch):
 
     monkeypatch.setattr(local, "run_job", crashing)
     found = LocalMeasurer().measure(subject, [OWN, IREE], SessionPlan(rounds=2, processes=1))
-    assert [r.status for r in found.results] == [CRASH, OK]
+    assert [r.status for r in found.results] == [Status.CRASH, Status.OK]
     assert "SIGSEGV" in found.results[0].reason
     assert [p.process for p in found.results[1].processes] == [0]
 
@@ -135,7 +135,7 @@ def test_a_whole_program_and_choices_by_work():
     found = LocalMeasurer().measure(
         program, [OWN, IREE], SessionPlan(rounds=2, processes=1, threads=2)
     )
-    assert [r.status for r in found.results] == [OK, OK]
+    assert [r.status for r in found.results] == [Status.OK, Status.OK]
     chosen = [v for k, v in found.results[1].chosen.items() if k.startswith(KERNELS)]
     assert len(chosen) == 3 and set(chosen) == {"iree"}
     # Several threads: the caller's CPU time says nothing.

@@ -13,7 +13,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, tensor
-from pyc_mlir.lab.evidence.identity import works_of
+from pyc_mlir.lab.sessions.session import works_of
 from pyc_mlir.lab.sessions.subjects import (
     NOMINAL_DIMENSION,
     POSITIVE,

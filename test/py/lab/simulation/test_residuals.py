@@ -30,7 +30,7 @@ def test_intervals_cover_what_they_state(draw: str):
         width = Residuals.of(rows[:40]).width(HERE)
         assert width.calibrated
         assert width.rows == 40
-        held += [row.score() <= width.deviations for row in rows[40:]]
+        held += [abs(row.log_ratio()) / row.scale <= width.deviations for row in rows[40:]]
     assert 0.85 <= np.mean(held) <= 0.95, np.mean(held)
 
 
@@ -66,7 +66,7 @@ def test_what_joining_kernels_costs_is_found():
     known = Residuals.of(rows)
     assert known.join_seconds(HERE) == pytest.approx(2e-6)
     assert known.join_seconds("elsewhere") == 0
-    assert sorted(r.score(2e-6) for r in known.rows)[-2] < 1e-9
+    assert sorted(abs(r.log_ratio(2e-6)) / r.scale for r in known.rows)[-2] < 1e-9
 
 
 def test_a_call_of_nothing_is_known_where_it_was_measured():

@@ -16,9 +16,8 @@ from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import spec
-from pyc_mlir.lab.simulation.estimate import MEASURED, Overheads, comparison
 from pyc_mlir.lab.simulation.residuals import PROGRAM, Residual, Residuals
-from pyc_mlir.lab.simulation.simulator import Simulator
+from pyc_mlir.lab.simulation.simulator import MEASURED, Overheads, Simulator, comparison
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.profile.dispatches import report_of
@@ -128,12 +127,6 @@ def test_a_call_counts_once_though_every_row_has_one():
     called = replace(plain, overheads=Overheads(call_seconds=1e-6))
     more = plain.estimate().seconds - called.estimate().seconds
     assert more == pytest.approx((len(kernel_sites()) - 1) * 1e-6)
-
-
-def test_waking_threads_counts_once_where_there_are_several():
-    one = replace(Simulator.of(artifact()), overheads=Overheads(wake_seconds=1e-5))
-    two = replace(one, here=replace(one.here, threads=2))
-    assert two.estimate().seconds == pytest.approx(one.estimate().seconds + 1e-5)
 
 
 def test_a_log_s_costs_follow_the_threads_of_the_call():

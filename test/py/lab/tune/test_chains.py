@@ -5,9 +5,15 @@ import random
 import pytest
 
 from pyc_mlir.lab.evidence.rows import Graph
-from pyc_mlir.lab.tune.search import Every, Learned, Local
+from pyc_mlir.lab.tune.search import (
+    WITH_KNOBS,
+    ChoiceSpace,
+    Every,
+    Learned,
+    SiteAlternative,
+    TunedWork,
+)
 from pyc_mlir.lab.tune.study import Chain, chains
-from pyc_mlir.lab.tune.works import WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
 from pyc_mlir.pipelines.choices.space import Knob, KnobSpace
 
 KNOBS = KnobSpace((Knob("rows", (1, 2, 4, 8)), Knob("columns", (8, 16, 32, 64))), default=(0, 0))
@@ -34,7 +40,7 @@ def walked(chain, costs):
 
 
 def test_a_chain_waits_for_one_cost():
-    chain, costs = Chain(tuned("w"), Local(), 5, 0), {}
+    chain, costs = Chain(tuned("w"), Learned(), 5, 0), {}
     first = chain.ask(costs)
     assert chain.ask(costs) == first
     costs["w", first] = 1.0

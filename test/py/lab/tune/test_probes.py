@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.lab.sessions.processes import ProcessOutcome
-from pyc_mlir.lab.sessions.session import SessionPlan
-from pyc_mlir.lab.tune import probes
-from pyc_mlir.lab.tune.probes import KINDS, ProbeSession, probe_sessions
+from pyc_mlir.lab.sessions.processes import ProcessOutcome, SessionPlan
 from pyc_mlir.measure import machine
 from pyc_mlir.measure.records import Report
 from pyc_mlir.runtime.selection.verdict import Rounds, judge
-from pyc_mlir.tools.tune import probe
+from pyc_mlir.tools.tune import measuring
+from pyc_mlir.tools.tune.measuring import KINDS, ProbeSession, probe_sessions
 
 PLAN = SessionPlan(rounds=9, processes=2)
 
@@ -39,13 +37,13 @@ def made(number: int, noise: float = 0.001) -> ProbeSession:
 @pytest.mark.full
 def test_a_session_has_every_kind_in_every_process():
     (found,) = probe_sessions(1, PLAN, ["softmax"])
-    assert set(found.verdicts) == set(probe.OTHERS)
+    assert set(found.verdicts) == set(measuring.OTHERS)
     assert all((v.processes, v.rounds) == (2, 18) for v in found.verdicts.values())
 
 
 def test_a_process_that_ends_early_is_an_error(monkeypatch):
     monkeypatch.setattr(
-        probes, "run_job", lambda *a: ProcessOutcome((), failed=0, reason="SIGSEGV")
+        measuring, "run_job", lambda *a: ProcessOutcome((), failed=0, reason="SIGSEGV")
     )
     with pytest.raises(PycError, match="SIGSEGV") as error:
         list(probe_sessions(1, PLAN, ["softmax"]))
@@ -53,7 +51,7 @@ def test_a_process_that_ends_early_is_an_error(monkeypatch):
 
 
 def test_known_differences_are_found():
-    lines = list(probe.summary([made(n) for n in range(4)]))
+    lines = list(measuring.summary([made(n) for n in range(4)]))
     assert lines == [
         "4 sessions, 0 on a disturbed machine",
         "a program against itself: faster 0, slower 0, unclear 4",
@@ -65,12 +63,12 @@ def test_known_differences_are_found():
 def test_stored_sessions_keep_their_verdicts(tmp_path):
     sessions = [made(n, 0.02) for n in range(3)]
     path = tmp_path / "noise.json"
-    probe.report(sessions, 9, 6).save(path)
-    stored = [r for r in Report.load(path).records if r["candidate"] in probe.OTHERS]
+    measuring.report(sessions, 9, 6).save(path)
+    stored = [r for r in Report.load(path).records if r["candidate"] in measuring.OTHERS]
     assert [(r["answer"], r["value"]) for r in stored] == [
         (str(found.answer), float(f"{found.interval.ratio:.5g}"))  # as many digits are stored
         for s in sessions
-        for o in probe.OTHERS
+        for o in measuring.OTHERS
         if (found := s.verdicts[o]) is not None
     ]
     assert {r["workload"] for r in stored} == {f"gemm {n}" for n in range(3)}

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import FULL
-from suites.strategies import Published, Random
+from suites.strategies import Local, Published, Random, best, run
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.lab.tune.search import Learned, Local, Portfolio, Strategy, best, run
+from pyc_mlir.lab.tune.search import Learned, Portfolio, Strategy
 from pyc_mlir.pipelines.choices.space import Config, Knob, KnobSpace
 
 PUBLISHED = Path(__file__).parents[4].parent / "shared/data/evidence/autotuning"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pyc_mlir.lab.evidence.rows import Graph
-from pyc_mlir.lab.tune.works import (
+from pyc_mlir.lab.tune.search import (
     BLOCK,
     WITH_KNOBS,
     ChoiceSpace,
