@@ -49,7 +49,6 @@ def _window(n: AtenCall, rank: int) -> _Window:
 
 
 def _flat(window: _Window) -> _Window:
-    """Return a window over two dimensions."""
     return [(*(none,) * (2 - len(w)), *w) for none, w in zip(_NONE, window, strict=True)]
 
 
