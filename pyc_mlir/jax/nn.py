@@ -39,14 +39,6 @@ def _composite(name: str, decomposition: Callable[..., Any], **attributes: Any) 
     return call
 
 
-def _softmax(x: Any, *, axis: int) -> Any:
-    return jax.nn.softmax(x, axis=axis)
-
-
-def _log_softmax(x: Any, *, axis: int) -> Any:
-    return jax.nn.log_softmax(x, axis=axis)
-
-
 def _layer_norm(x: Any, scale: Any, bias: Any, *, epsilon: float) -> Any:
     centred = x - x.mean(-1, keepdims=True)
     variance = (centred * centred).mean(-1, keepdims=True)
@@ -55,10 +47,6 @@ def _layer_norm(x: Any, scale: Any, bias: Any, *, epsilon: float) -> Any:
 
 def _rms_norm(x: Any, scale: Any, *, epsilon: float) -> Any:
     return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + epsilon) * scale
-
-
-def _gelu(x: Any, *, approximate: bool) -> Any:
-    return jax.nn.gelu(x, approximate=approximate)
 
 
 def _attention(
@@ -77,12 +65,12 @@ def _attention(
 
 def softmax(x: Any, axis: int = -1) -> Any:
     """exp(x - max(x)) / sum(exp(x - max(x))) along `axis`."""
-    return _composite("pyc.softmax", _softmax, axis=axis)(x)
+    return _composite("pyc.softmax", jax.nn.softmax, axis=axis)(x)
 
 
 def log_softmax(x: Any, axis: int = -1) -> Any:
     """log(softmax(x)) along `axis`."""
-    return _composite("pyc.log_softmax", _log_softmax, axis=axis)(x)
+    return _composite("pyc.log_softmax", jax.nn.log_softmax, axis=axis)(x)
 
 
 def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float = 1e-5) -> Any:
@@ -97,7 +85,7 @@ def rms_norm(x: Any, scale: Any, epsilon: float = 1e-6) -> Any:
 
 def gelu(x: Any, approximate: bool = True) -> Any:
     """x/2 * (1 + erf(x/sqrt 2)), or its tanh formula (Hendrycks, Gimpel, 2016)."""
-    return _composite("pyc.gelu", _gelu, approximate=approximate)(x)
+    return _composite("pyc.gelu", jax.nn.gelu, approximate=approximate)(x)
 
 
 def dot_product_attention(

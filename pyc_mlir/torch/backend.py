@@ -131,7 +131,9 @@ def backend(
     )
 
     settings = _settings(options, mode)
-    _count_frame()
+    current = CompileContext.current_compile_id()
+    if current is not None and (current.frame_compile_id or 0) > 0:
+        count("recompiled")
     static = [i for i, t in enumerate(example_inputs) if _is_static(t)]
     weights = {i: example_inputs[i] for i in static}
     compiler = _Compiler(settings, weights, len(example_inputs))
@@ -165,13 +167,6 @@ def _settings(options: Mapping[str, Any] | None, mode: str | None) -> Settings:
     if not isinstance(freeze, bool):
         raise PycError(ReasonCode.BAD_ARGUMENT, f"freeze: expected True or False, got {freeze!r}")
     return Settings(freeze, fallback, given)
-
-
-def _count_frame() -> None:
-    """Count a frame that torch compiles again."""
-    current = CompileContext.current_compile_id()
-    if current is not None and (current.frame_compile_id or 0) > 0:
-        count("recompiled")
 
 
 def _is_static(value: Any) -> bool:

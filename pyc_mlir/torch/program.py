@@ -86,7 +86,9 @@ class TorchProgram:
         self._write(leaves, results[count:])
         values = iter(results[:count])
         users = [
-            tensor_of(_on_host(next(values))) if _is_tensor(a) else a.value for a in self._users
+            # A constant among the results has its value in the signature.
+            a.value if hasattr(a, "value") else tensor_of(_on_host(next(values)))
+            for a in self._users
         ]
         return pytree.tree_unflatten(users, self._out_spec)
 
@@ -121,11 +123,6 @@ class TorchProgram:
 def _on_host(value: Any) -> np.ndarray:
     """Return a fresh result as numpy, without a copy on CPUs."""
     return value.host() if isinstance(value, Array) else value
-
-
-def _is_tensor(argument: Any) -> bool:
-    """Return whether a result of the signature is a tensor; else a constant."""
-    return not hasattr(argument, "value")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ _F64, _F32, _I8 = DTYPES["f64"], DTYPES["f32"], DTYPES["i8"]
 
 
 def _direct(name: str) -> Pointwise:
-    """Return the function that records one pyc op."""
     return lambda b, *xs: getattr(b, name)(*xs)
 
 

@@ -95,7 +95,6 @@ def _fill_value(b: Any, out: Any, fill: Any) -> Any:
 
 
 def _all_last(b: Any, mask: Any) -> Any:
-    """Return whether all entries along the last dimension are true."""
     axis = b.type_of(mask).rank - 1
     count = b.dims(mask)[axis]
     out = None

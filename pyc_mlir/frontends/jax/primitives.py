@@ -102,7 +102,6 @@ def _slice(call: Call, p: Parameters) -> Any:
 
 
 def _scatter(call: Call, p: Parameters, op: str) -> Any:
-    """Combine the updates with x at computed places."""
     _require_combiner(op, p["update_jaxpr"], p["update_consts"])
     d = p["dimension_numbers"]
     dims = SliceDims(
@@ -149,14 +148,12 @@ def _arg_extreme(call: Call, p: Parameters, largest: bool) -> Any:
 
 
 def _sort(call: Call, p: Parameters) -> Any:
-    """Sort the operands by the first one."""
     if p["num_keys"] != 1:
         raise unsupported(f"a sort by {p['num_keys']} keys: expected one")
     return movement.sort(call.b, call.all(), p["dimension"])
 
 
 def _top_k(call: Call, p: Parameters) -> Any:
-    """Build the k largest along the last dimension."""
     last = call.type().rank - 1
     if p.get("axis", last) != last:
         raise unsupported("top_k of another dimension than the last")

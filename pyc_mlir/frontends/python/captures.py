@@ -436,7 +436,6 @@ class _Search:
             self._todo.extend((found, name) for found in gc.get_referents(value))
 
     def _watch(self, watched: _Watched, most: int = MOST_WATCHED) -> None:
-        """Watch values, and follow them."""
         if len(watched.values) > min(self._room, most):
             self.left_out.append(watched.title)
             return
@@ -471,7 +470,6 @@ def _read_slots(members: tuple[MemberDescriptorType, ...], value: Any) -> tuple[
 
 
 def _attributes_of(value: Any) -> dict[str, Any] | None:
-    """Return the attributes that an object holds itself, if it can hold any."""
     try:
         own = _reads_itself(type(value))
         found = object.__getattribute__(value, "__dict__") if own else value.__dict__

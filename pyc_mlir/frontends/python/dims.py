@@ -11,8 +11,6 @@ _NEUTRAL = {"add": 0, "mul": 1, "floordiv": 1}
 
 
 def _binary(op: str, reflected: bool = False) -> Callable[["DynamicDim", Any], Any]:
-    """Make an operator of sizes and integers."""
-
     def method(self: "DynamicDim", other: Any) -> Any:
         if type(other) is not int and not isinstance(other, DynamicDim):
             return self._arithmetic(other)

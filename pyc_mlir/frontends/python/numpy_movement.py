@@ -591,7 +591,6 @@ implements(np.matrix_transpose)(lambda x, /: _swapaxes(x, -1, -2))
 
 @implements(np.copy)
 def _copy(a: TracedArray, order: str = "K") -> TracedArray:
-    """Return the same value without memory shared with `a`."""
     return a.detached()
 
 
@@ -621,7 +620,6 @@ def _result_type(*arrays_and_dtypes: Any) -> np.dtype:
 
 @implements(np.broadcast_arrays)
 def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[TracedArray, ...]:
-    """Broadcast all to the shape of their sum."""
     b = first_traced(args)
     arrays = [b.lift(a, result_dtype(a)) for a in args]
     # i1 of their shapes.

@@ -60,8 +60,6 @@ def _widened(x: TracedArray, dtype: Any) -> TracedArray:
 
 
 def _total(op: str) -> Handler:
-    """Make a sum or product."""
-
     def handler(
         a: TracedArray, /, axis: Axes = None, dtype: Any = None, *, keepdims: bool = False
     ) -> TracedArray:
@@ -119,7 +117,6 @@ def _extremum(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> TracedArra
 
 
 def _range(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> Any:
-    """Subtract the smallest from the greatest."""
     high: Any = _extremum(x, "reduce_max", axis, keepdims)
     return np.subtract(high, _extremum(x, "reduce_min", axis, keepdims))
 

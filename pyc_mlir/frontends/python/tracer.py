@@ -62,8 +62,6 @@ class Storage:
 
 
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a method of numpy's function of the same meaning."""
-
     def method(self: "TracedArray", *args: Any, **kwargs: Any) -> Any:
         return function(self, *args, **kwargs)
 

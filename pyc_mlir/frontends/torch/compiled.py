@@ -248,7 +248,6 @@ def _names(arguments: Iterable[Argument]) -> set[str]:
 
 
 def _symbols(values: Iterable[Any]) -> set[Any]:
-    """Return the symbols in symbolic numbers; others have none."""
     return {s for v in values if hasattr(v, "node") for s in v.node.expr.free_symbols}
 
 

@@ -76,7 +76,6 @@ def from_torch(
 
 
 def _module_of(function: Callable[..., Any]) -> Any:
-    """Make a module that calls a function."""
     import torch  # pyright: ignore[reportMissingImports]
 
     class Function(torch.nn.Module):

@@ -171,16 +171,13 @@ class GraphImport:
                 self.place += 1
                 values[node] = self._call(module, node, values)
             elif node.op == "get_attr":
-                values[node] = self._attribute(module, node)
+                held = module
+                for part in str(node.target).split("."):
+                    held = getattr(held, part)
+                values[node] = numpy_view(held) if hasattr(held, "dtype") else held
             elif node.op == "output":
                 return [values[a] if hasattr(a, "op") else a for a in node.args[0]]
         return []
-
-    def _attribute(self, module: Any, node: Any) -> Any:
-        held = module
-        for part in str(node.target).split("."):
-            held = getattr(held, part)
-        return numpy_view(held) if hasattr(held, "dtype") else held
 
     def _call(self, module: Any, node: Any, values: dict[Any, Any]) -> Any:
         """Return the value of a node: a tensor, a tuple of them, a size, or MISSING."""
@@ -202,7 +199,6 @@ class GraphImport:
         return self._handled(node, target, site, values)
 
     def _handled(self, node: Any, target: str, site: SourceNode, values: dict[Any, Any]) -> Any:
-        """Return the outputs of a node that has a handler."""
         call = _Call(node, values, self.symbols, self.numbers)
         if call.symbol is not None:
             self.importer.record(site, unsupported(call.symbol))
@@ -259,7 +255,6 @@ class GraphImport:
         return value
 
     def _region(self, node: Any, values: dict[Any, Any]) -> Any:
-        """Return the outputs of a graph that runs under a context manager."""
         first = _REGIONS[node.target.__name__]
         position = next(i for i, a in enumerate(node.args) if hasattr(values.get(a), "graph"))
         assert position >= first

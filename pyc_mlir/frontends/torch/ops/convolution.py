@@ -48,7 +48,6 @@ def _window(n: AtenCall, rank: int) -> _Window:
 
 
 def _flat(window: _Window) -> _Window:
-    """Return a window over two dimensions."""
     return [(*(none,) * (2 - len(w)), *w) for none, w in zip(_NONE, window, strict=True)]
 
 

@@ -70,7 +70,6 @@ def draws(*targets: str) -> Enter:
 
 
 def _bound(handler: Callable[..., Any], promotes: bool) -> Callable[["AtenCall"], Any]:
-    """Return the handler as a function of the call alone."""
     first, *parameters = inspect.signature(handler).parameters.values()
     operands = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
     named = {p.name: _default(p) for p in parameters if p.kind is p.KEYWORD_ONLY}
@@ -209,7 +208,6 @@ class AtenCall:
         return [None if v is None else self.b.convert(v, dtype) for v in values]
 
     def _first(self) -> Any:
-        """Return the operator's first argument, which is a tensor."""
         return self.x(next(iter(self.arguments)))
 
     def type(self, name: str = "") -> TensorType:

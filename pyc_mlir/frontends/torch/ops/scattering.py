@@ -226,7 +226,6 @@ def _at_end(b: Any, x: Any, order: Any, axis: int) -> tuple[Any, Any]:
 
 
 def _median(n: AtenCall, x: Any, axis: int) -> tuple[Any, Any]:
-    """Build the median and its index, with size 1 along `axis`."""
     b, (size, dtype) = n.b, (n.b.type_of(x).shape[axis], n.b.type_of(x).dtype)
     if not size:
         raise unsupported(f"a median of {size or 'a dynamic number of'} elements: expected some")
