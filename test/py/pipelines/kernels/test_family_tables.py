@@ -159,7 +159,6 @@ RESULTS = Columns("sum", 1, 8, 64, registers=True)
         ("transpose", Transpose(1, 100, 100, 3), AVX2, "at least 8"),
         ("transpose", Transpose(1, 100, 100), TARGETS["vulkan"], "expected a CPU with AVX2"),
     ],
-    ids=str,
 )
 def test_kernels_that_a_target_does_not_have(name, knobs, target, reason):
     assert FAMILIES[name].offers(knobs, target) == (not reason)
