@@ -284,7 +284,7 @@ def test_other_ops_are_left_to_iree(name, work):
             for shape in ((1, 4096, 4096), (64, 16, 16), ("b", 64, 64), (1, 4096, 500, 64))
         ],
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__qualname__", str(value)),
 )
 def test_the_targets_knobs_are_legal(target, name, on, arguments):
     assert FAMILIES[name].offers(on(target, *arguments), target)
