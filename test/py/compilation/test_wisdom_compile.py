@@ -208,8 +208,7 @@ def test_a_compile_never_opens_a_database(wisdom, tmp_path):
 ROOMS_WITH_A_DATABASE = (
     "pyc_mlir/lab/evidence/",
     "pyc_mlir/lab/lanes/",
-    "pyc_mlir/lab/sessions/recording.py",
-    "pyc_mlir/lab/survey/",
+    "pyc_mlir/lab/sessions/session.py",
     "pyc_mlir/lab/tune/",
 )
 
