@@ -72,7 +72,6 @@ def apply_plan(region: StreamRegion, plan: SchedulePlan) -> None:
 
 
 def _results(region: StreamRegion, ops: dict[TaskStep, Any]) -> dict[Instance, Any]:
-    """Return the value of every copy of every buffer that the region writes."""
     return {
         (buffer, step.copy): result
         for step, op in ops.items()
@@ -94,7 +93,6 @@ def _hoist_scalars(block: Any) -> None:
 
 
 def _open_waves(block: Any) -> None:
-    """Replace each concurrent wave by its ops, one after the other."""
     for wave in [op for op in operations(block) if op.name == CONCURRENT]:
         body = wave.regions[0].blocks[0]
         for argument, operand in zip(body.arguments, group(wave, 0), strict=True):
@@ -289,7 +287,6 @@ def watch(execute: Any, pack: Any, alignment: int = 64) -> WatchedPack | None:
 
 
 def _inner(op: Any) -> list[Any]:
-    """Return all ops under one, in the order of the text."""
     found = []
     for region in op.regions:
         for block in region.blocks:

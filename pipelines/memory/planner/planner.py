@@ -23,9 +23,15 @@ from pyc_mlir.pipelines.memory.planner.problem import (
 )
 from pyc_mlir.pipelines.memory.planner.remat import Recomputed, peak_of, sweep, taken_back
 from pyc_mlir.pipelines.memory.planner.schedule import Schedule, schedule, schedules
-from pyc_mlir.pipelines.memory.planner.storage import profile, storages, tied_groups
+from pyc_mlir.pipelines.memory.planner.storage import (
+    choose_reuse,
+    group,
+    profile,
+    storages,
+    tied_groups,
+    wave_profile,
+)
 from pyc_mlir.pipelines.memory.planner.validate import validate
-from pyc_mlir.pipelines.memory.planner.waves import choose_reuse, group, wave_profile
 
 # Work by default: this, and more for more than 500 tasks.
 DEFAULT_WORK = 160_000
@@ -233,7 +239,6 @@ class _Planner:
         return best
 
     def _spread(self) -> None:
-        """Find plans with recomputation, from the smallest peak up."""
         for points in self._sweeps(self._free_slowdown()):
             found = list(points)
             every = max(1, len(found) // FRONTIER_POINTS)
@@ -259,7 +264,6 @@ class _Planner:
                 self._overlap(expansion, budget)
 
     def _arrange(self, found: Schedule) -> None:
-        """Plan one order with the overlap that the mode wants."""
         expansion = Expansion.of(self.problem, found.order)
         if self.mode.overlap == "full" and self.problem.concurrency > 1:
             self._overlap(expansion, max(found.peak, self.plain_peak))
@@ -309,7 +313,6 @@ class _Planner:
         reused: dict[int, int],
         work: int,
     ) -> SchedulePlan:
-        """Pack, and keep the plan."""
         plan = place(expansion, waves, reused, work_limit=work, seed=self.seed, strict=True)
         self.plans.append(plan)
         return plan

@@ -14,7 +14,14 @@ from heapq import heapify, heappop, heappush
 from random import Random
 
 from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem
-from pyc_mlir.pipelines.memory.planner.storage import Storages, matched, profile, run, storages
+from pyc_mlir.pipelines.memory.planner.storage import (
+    Storages,
+    matched,
+    places,
+    profile,
+    run,
+    storages,
+)
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,6 @@ class _Window:
         return moves
 
     def _ready(self, mask: int, ready: int, k: int) -> int:
-        """Return what may run after task `k` as well."""
         ready &= ~(1 << k)
         for x in self.local[k].followers:
             needs = self.local[x].needs
@@ -251,7 +257,12 @@ class _Scheduler:
             if profile(self.model, order).peak < self.peak:
                 self._take(order)
         while not self._finished():
-            self._solve_parts()
+            cuts = [(max(self.profile.during[i:j]), i, j) for i, j in parts(self.model, self.order)]
+            bound = self.bound
+            for peak, i, j in sorted(cuts, reverse=True):
+                if peak > bound and not self._finished():
+                    bound = max(bound, self._improve(i, j, peak, PART_WORK).bound)
+            self.bound = bound
             self._descend()
             for _ in range(RESTARTS):
                 self._restart()
@@ -260,7 +271,6 @@ class _Scheduler:
         return self.answers
 
     def _restart(self) -> None:
-        """Descend from another order; keep the better one."""
         if self._finished():
             return
         kept = self.best
@@ -287,7 +297,7 @@ class _Scheduler:
     def _take(self, order: Sequence[int]) -> None:
         self.order = list(order)
         self.profile = profile(self.model, self.order)
-        self.position = _positions(self.order)
+        self.position = places(self.order)
         self._measure()
 
     def _measure(self) -> None:
@@ -302,15 +312,6 @@ class _Scheduler:
         yield greedy(self.model, newest=True)
         yield greedy(self.model, backward=True, newest=True)
 
-    def _solve_parts(self) -> None:
-        """Order each part between cuts exactly, the one with the greatest peak first."""
-        cuts = [(max(self.profile.during[i:j]), i, j) for i, j in parts(self.model, self.order)]
-        bound = self.bound
-        for peak, i, j in sorted(cuts, reverse=True):
-            if peak > bound and not self._finished():
-                bound = max(bound, self._improve(i, j, peak, PART_WORK).bound)
-        self.bound = bound
-
     def _improve(self, i: int, j: int, limit: int, work: int) -> Solved:
         """Order positions i..j below `limit` if that can be."""
         done = [position < i for position in self.position]
@@ -324,7 +325,6 @@ class _Scheduler:
         return answer
 
     def _replace(self, i: int, tasks: Sequence[int]) -> None:
-        """Put `tasks` in at position `i`; only they are evaluated again."""
         j = i + len(tasks)
         part = run(self.model, tasks, i, self.position, self.profile.before[i])
         self.order[i:j] = tasks
@@ -368,7 +368,6 @@ class _Scheduler:
         return False
 
     def _moved(self, at: int) -> Iterator[tuple[int, list[int]]]:
-        """Yield candidate orders around position `at`: (first position, tasks)."""
         model, position = self.model, self.position
         for s in self._idle(at):
             births = [position[t] for t in model.touchers[s] if position[t] < at]
@@ -381,7 +380,6 @@ class _Scheduler:
                 yield at, _closure_first(self.order[at:j], deaths, model.predecessors)
 
     def _idle(self, at: int) -> list[int]:
-        """Return the storages that are live at `at` and not used there, large ones first."""
         born: dict[int, int] = {}
         for t in self.order[: at + 1]:
             for s in self.model.touches[t]:
@@ -396,13 +394,6 @@ class _Scheduler:
             and self.model.size[s]
         ]
         return sorted(idle, key=lambda s: (-self.model.size[s], s))[:32]
-
-
-def _positions(order: Sequence[int]) -> list[int]:
-    position = [0] * len(order)
-    for i, t in enumerate(order):
-        position[t] = i
-    return position
 
 
 def _closure_last(
@@ -434,7 +425,7 @@ def parts(model: Storages, order: Sequence[int]) -> list[tuple[int, int]]:
     has no successor among those up to it and alone no predecessor among those from it on.
     """
     count = len(order)
-    position = _positions(order)
+    position = places(order)
     followed = [0] * (count + 1)
     preceded = [0] * (count + 1)
     for i, t in enumerate(order):

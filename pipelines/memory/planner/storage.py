@@ -1,4 +1,4 @@
-"""Live bytes of an order of tasks, with buffers grouped into storages.
+"""Live bytes of tasks in an order or in waves, with buffers grouped into storages.
 
 A tied update keeps its operand's storage, so buffers that are tied form one storage; it lives from
 the first task that touches it to the last one. Sizes count in whole multiples of the alignment (of
@@ -7,10 +7,13 @@ to lies outside the arena and counts 0 bytes. A result may moreover take over th
 operand that dies at the very same task (`swaps`): the bytes of both are then counted once.
 
 The live bytes between two tasks depend on the set of tasks that have run alone, not on their order:
-this is what the searches in schedule.py and window.py rest on.
+this is what the searches in schedule.py rest on.
+
+Tasks of one wave may overlap in time: they start together, so all that any of them touches is live
+at once. `group` puts tasks of an order into waves, `choose_reuse` says who takes over what.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
@@ -52,6 +55,15 @@ class Storages:
     def saved(self, task: int, dying: Iterable[int]) -> int:
         """Return the bytes that reuse saves at `task` when the storages `dying` end there."""
         return sum(self.size[s] for s in matched(self.swaps[task], dying, self.size))
+
+    def dying(self, task: int, when: Sequence[int]) -> list[int]:
+        """Return the storages that end at `task`: nothing beside or behind it touches them."""
+        return [
+            s
+            for s in self.touches[task]
+            if not self.stays[s]
+            and all(t == task or when[t] < when[task] for t in self.touchers[s])
+        ]
 
 
 def storages(problem: PlanningProblem, reuse: bool = True) -> Storages:
@@ -158,6 +170,46 @@ def _place(
     return False
 
 
+def live_bytes(
+    model: Storages, waves: Iterable[Sequence[int]], when: Sequence[int], live: int = 0
+) -> Iterator[tuple[int, int]]:
+    """Yield the bytes that are live during each of `waves`, which follow one another, and after it.
+
+    `when` orders all tasks: those of a wave have a number that no other task has. `live` is what is
+    live before the first wave. Only what touches the same storages is looked at.
+    """
+    size, stays, touches, touchers = model.size, model.stays, model.touches, model.touchers
+    ends: dict[int, tuple[int, int]] = {}
+    for wave in waves:
+        now, during, ending = when[wave[0]], live, []
+        for s in touches[wave[0]] if len(wave) == 1 else {s for t in wave for s in touches[t]}:
+            if s in ends:
+                first, last = ends[s]
+            else:
+                at = [when[t] for t in touchers[s]]
+                first, last = ends[s] = min(at), max(at)
+            if first == now:
+                during += size[s]
+            if last == now and not stays[s]:
+                ending.append(s)
+        live = during
+        for s in ending:
+            live -= size[s]
+        for t in wave:
+            if model.swaps[t] and ending:
+                dying = ending if len(wave) == 1 else model.dying(t, when)
+                during -= model.saved(t, dying)
+        yield during, live
+
+
+def places(order: Sequence[int]) -> list[int]:
+    """Return the place of each task in an order of all."""
+    place = [0] * len(order)
+    for i, t in enumerate(order):
+        place[t] = i
+    return place
+
+
 @dataclass(frozen=True)
 class LiveBytes:
     """Live bytes of a sequence: `during` each task, and `before` it (one more, for the end)."""
@@ -173,41 +225,95 @@ class LiveBytes:
 
 def profile(model: Storages, order: Sequence[int]) -> LiveBytes:
     """Return the live bytes of a whole order of tasks."""
-    position = {t: i for i, t in enumerate(order)}
-    return run(model, order, 0, position, 0)
+    return run(model, order, 0, places(order), 0)
 
 
 def run(
-    model: Storages,
-    tasks: Sequence[int],
-    start: int,
-    position: dict[int, int] | Sequence[int],
-    live: int,
+    model: Storages, tasks: Sequence[int], start: int, position: Sequence[int], live: int
 ) -> LiveBytes:
     """Return the live bytes of `tasks`, a permutation of those from position `start` of an order.
 
     `position` is that order's, `live` the bytes before the first: nothing outside is looked at.
     """
-    size, touches, touchers, stays = model.size, model.touches, model.touchers, model.stays
-    left: dict[int, int] = {}
-    during, before = [], [live]
-    for t in tasks:
-        freed = 0
-        dying = []
-        for s in touches[t]:
-            rest = left.get(s)
-            if rest is None:
-                group = touchers[s]
-                rest = sum(position[x] >= start for x in group)
-                if rest == len(group):
-                    live += size[s]
-                rest += stays[s]
-            left[s] = rest - 1
-            if rest == 1:
-                freed += size[s]
-                dying.append(s)
-        saved = model.saved(t, dying) if model.swaps[t] and dying else 0
-        during.append(live - saved)
-        live -= freed
-        before.append(live)
-    return LiveBytes(during, before)
+    when = list(position)
+    for i, t in enumerate(tasks, start):
+        when[t] = i
+    found = list(live_bytes(model, [(t,) for t in tasks], when, live))
+    return LiveBytes([during for during, _ in found], [live, *(after for _, after in found)])
+
+
+def wave_profile(model: Storages, waves: Sequence[Sequence[int]]) -> list[int]:
+    """Return the live bytes during each wave of a schedule of all tasks."""
+    return [during for during, _ in live_bytes(model, waves, _waves_of(waves))]
+
+
+def _waves_of(waves: Sequence[Sequence[int]]) -> list[int]:
+    when = [0] * sum(map(len, waves))
+    for w, wave in enumerate(waves):
+        for t in wave:
+            when[t] = w
+    return when
+
+
+# How far behind a wave a task is looked for, in tasks per place in the wave.
+LOOK_AHEAD = 16
+
+
+def group(
+    model: Storages, order: Sequence[int], *, concurrency: int, limit: int | None
+) -> tuple[tuple[int, ...], ...]:
+    """Put independent tasks of the legal `order` in waves of up to `concurrency`.
+
+    A wave takes the first task that is left and then, of those that stand soon behind it, one after
+    the other whatever follows nothing that is left and fits; the others keep their order. With a
+    `limit` that `order` itself keeps, the waves keep it too: so do the tasks that one overtakes.
+    """
+    count = len(order)
+    # The wave of a task; one that is left runs behind all waves, in its place.
+    when = [count + place for place in places(order)]
+    waves: list[tuple[int, ...]] = []
+    first = taken = live = 0
+    while taken < count:
+        while when[order[first]] < count:
+            first += 1
+        wave: list[int] = []
+        for place in range(first, min(count, taken + LOOK_AHEAD * concurrency)):
+            task = order[place]
+            before = model.predecessors[task]
+            if when[task] < count or any(when[p] >= len(waves) for p in before):
+                continue
+            when[task] = len(waves)
+            overtaken = ((t,) for t in order[first:place] if when[t] >= count)
+            trial = live_bytes(model, ([*wave, task], *overtaken), when, live)
+            if wave and limit is not None and any(during > limit for during, _ in trial):
+                when[task] = count + place
+                continue
+            wave.append(task)
+            if len(wave) == concurrency:
+                break
+        taken += len(wave)
+        waves.append(tuple(wave))
+        ((_, live),) = live_bytes(model, [wave], when, live)
+    return tuple(waves)
+
+
+def choose_reuse(
+    problem: PlanningProblem, waves: Sequence[Sequence[int]], *, above: float | None = None
+) -> dict[int, int]:
+    """Choose the storage that each result takes over: {written: read}.
+
+    With `above`, only in waves that would need more bytes than that without reuse. A result that
+    takes over nothing leaves the packer more freedom.
+    """
+    model, when = storages(problem), _waves_of(waves)
+    without = [] if above is None else wave_profile(storages(problem, reuse=False), waves)
+    chosen: dict[int, int] = {}
+    for w, wave in enumerate(waves):
+        if above is not None and without[w] <= above:
+            continue
+        for t in wave:
+            pairs = matched(model.swaps[t], model.dying(t, when), model.size)
+            for written, read in problem.tasks[t].in_place:
+                if pairs.get(model.of[written]) == model.of[read]:
+                    chosen.setdefault(written, read)
+    return chosen

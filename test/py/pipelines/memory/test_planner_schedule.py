@@ -18,11 +18,19 @@ from planner_problems import (
     topological,
 )
 
-from pyc_mlir.pipelines.memory.planner import waves as module
+from pyc_mlir.pipelines.memory.planner import storage as module
 from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
 from pyc_mlir.pipelines.memory.planner.schedule import depth_first, greedy, parts, schedule
-from pyc_mlir.pipelines.memory.planner.storage import Storages, profile, run, storages
-from pyc_mlir.pipelines.memory.planner.waves import LOOK_AHEAD, group, wave_profile
+from pyc_mlir.pipelines.memory.planner.storage import (
+    LOOK_AHEAD,
+    Storages,
+    group,
+    places,
+    profile,
+    run,
+    storages,
+    wave_profile,
+)
 
 
 def one_by_one(order) -> list[list[int]]:
@@ -36,7 +44,7 @@ def test_profile_is_the_definition(problem, reuse, random) -> None:
     found = profile(model, order)
     assert found.during == naive_profile(problem, one_by_one(order), reuse)
     i = random.randrange(len(order))
-    part = run(model, order[i:], i, {t: k for k, t in enumerate(order)}, found.before[i])
+    part = run(model, order[i:], i, places(order), found.before[i])
     assert part.during == found.during[i:]
 
 
