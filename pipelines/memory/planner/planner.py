@@ -107,7 +107,6 @@ def plan(
     budget: int | None = None,
     slowdown: float | None = None,
     work_limit: int | None = None,
-    seed: int = 0,
 ) -> SchedulePlan:
     """Plan `problem` as `mode` prefers, with an arena of at most `budget` bytes if one is given.
 
@@ -117,19 +116,13 @@ def plan(
     is one task looked at, about two microseconds.
     Raises BudgetRefused, or PycError (BAD_ARGUMENT) for a malformed problem or argument.
     """
-    found = _Planner(problem, mode_named(mode), slowdown, work_limit, seed)
+    found = _Planner(problem, mode_named(mode), slowdown, work_limit)
     answer = found.best() if budget is None else found.within(budget)
     validate(problem, answer)
     return answer
 
 
-def plan_in_waves(
-    problem: PlanningProblem,
-    waves: Sequence[Sequence[int]],
-    *,
-    work_limit: int = LAST_WORK,
-    seed: int = 0,
-) -> SchedulePlan:
+def plan_in_waves(problem: PlanningProblem, waves: Sequence[Sequence[int]]) -> SchedulePlan:
     """Plan reuse and offsets for a given schedule, waves of task numbers.
 
     Raises PycError (BAD_ARGUMENT) for a malformed problem or waves that are none of it.
@@ -138,7 +131,7 @@ def plan_in_waves(
     expansion = Expansion.of(problem, [t for wave in waves for t in wave])
     places = numbered(waves)
     reused = choose_reuse(expansion.derived, places)
-    found = place(expansion, places, reused, work_limit=work_limit, seed=seed)
+    found = place(expansion, places, reused, work_limit=LAST_WORK)
     validate(problem, found)
     return found
 
@@ -147,12 +140,10 @@ def frontier(
     problem: PlanningProblem,
     *,
     mode: str | PlannerMode = "balanced",
-    slowdown: float | None = None,
     work_limit: int | None = None,
-    seed: int = 0,
 ) -> list[tuple[int, float]]:
     """(arena bytes, predicted seconds) of the plans that no other one beats, fewest bytes first."""
-    return _Planner(problem, mode_named(mode), slowdown, work_limit, seed).frontier()
+    return _Planner(problem, mode_named(mode), None, work_limit).frontier()
 
 
 def mode_named(mode: str | PlannerMode) -> PlannerMode:
@@ -175,7 +166,6 @@ class _Planner:
         mode: PlannerMode,
         slowdown: float | None,
         work_limit: int | None,
-        seed: int,
     ) -> None:
         problem.check()
         if slowdown is not None and slowdown < 0:
@@ -184,7 +174,7 @@ class _Planner:
             )
         self.problem, self.mode, self.slowdown = problem, mode, slowdown
         scaled = max(DEFAULT_WORK, WORK_PER_TASK * len(problem.tasks))
-        self.work_limit, self.seed = scaled if work_limit is None else work_limit, seed
+        self.work_limit = scaled if work_limit is None else work_limit
         self.start = Expansion.of(problem)
         plain = storages(problem, reuse=False)
         self.plain_peak = profile(plain, range(len(problem.tasks))).peak
@@ -253,7 +243,7 @@ class _Planner:
         peak = profile(storages(self.problem), range(len(self.problem.tasks))).peak
         yield 0, Schedule(tuple(range(len(self.problem.tasks))), peak, self.bound)
         rungs = [work for work in RUNGS if work <= max(self.work_limit, RUNGS[0])]
-        yield from zip(rungs, schedules(self.problem, rungs, seed=self.seed), strict=True)
+        yield from zip(rungs, schedules(self.problem, rungs), strict=True)
 
     def _without_recomputation(self, budget: int | None = None) -> None:
         for _, found in reversed(self.orders):
@@ -313,7 +303,7 @@ class _Planner:
         reused: dict[int, int],
         work: int,
     ) -> SchedulePlan:
-        plan = place(expansion, waves, reused, work_limit=work, seed=self.seed, strict=True)
+        plan = place(expansion, waves, reused, work_limit=work, strict=True)
         self.plans.append(plan)
         return plan
 
@@ -338,7 +328,7 @@ class _Planner:
                 yield last
             if last is None:
                 return
-            again = schedule(last.expansion.derived, work_limit=REORDER_WORK, seed=self.seed)
+            again = schedule(last.expansion.derived, work_limit=REORDER_WORK)
             if again.peak >= last.peak:
                 return
             expansion = last.expansion.reordered(again.order).tidied()
@@ -355,7 +345,7 @@ class _Planner:
         """Pack the plan once more at length; it says whether no other one could be smaller."""
         if found.arena_bytes > max(found.lower_bound, self.bound):
             packed = of_plan(self.problem, found)
-            again = place(*packed, work_limit=LAST_WORK, seed=self.seed)
+            again = place(*packed, work_limit=LAST_WORK)
             found = min(found, again, key=lambda p: p.arena_bytes)
         return replace(found, proven=found.arena_bytes <= self.bound)
 

@@ -3,7 +3,7 @@
 Comes in: a `PlanningProblem`. Goes out: a `Schedule`, its peak in live bytes (in-place reuse
 counted) and a bound that no order goes below. The best of several list schedules (least growth
 first, depth first by Sethi-Ullman labels, each from the inputs on and from the results back), as
-XLA's memory scheduler does; then the tasks around the peak are ordered exactly (`solve`) or moved
+XLA's memory scheduler does; then the tasks around the peak are ordered exactly (`_Window`) or moved
 away from it, until nothing helps or the work limit is reached. Tasks that are comparable with all
 others cut the problem in independent parts; where each part is solved exactly, the order is proven
 best."""
@@ -48,24 +48,13 @@ class _Local:
     followers: tuple[int, ...]
 
 
-def solve(
-    model: Storages,
-    tasks: Sequence[int],
-    done: Sequence[bool],
-    live: int,
-    limit: int,
-    work_limit: int,
-    floor: int = 0,
-) -> Solved:
-    """Order `tasks`, which may run once those of `done` have, with a peak below `limit` bytes.
+class _Window:
+    """Tasks to be ordered with a peak below `limit` bytes; they may run once those of `done` have.
 
     `live` is what is live before them; a peak below `floor` would be no gain, since that of the
     problem cannot be lower. The answer is the same for the same arguments.
     """
-    return _Window(model, tasks, done, live, limit, work_limit, floor).solve()
 
-
-class _Window:
     def __init__(
         self,
         model: Storages,
@@ -216,34 +205,30 @@ class Schedule:
         return self.peak == self.lower_bound
 
 
-def schedule(
-    problem: PlanningProblem, *, work_limit: int = DEFAULT_WORK, seed: int = 0
-) -> Schedule:
+def schedule(problem: PlanningProblem, *, work_limit: int = DEFAULT_WORK) -> Schedule:
     """Order the tasks of `problem` so that its peak in live bytes is small.
 
     Never above the peak of the problem's own order; more work never gives a greater peak; the
     same arguments give the same order.
     """
-    return schedules(problem, [work_limit], seed=seed)[0]
+    return schedules(problem, [work_limit])[0]
 
 
-def schedules(
-    problem: PlanningProblem, work_limits: Sequence[int], *, seed: int = 0
-) -> list[Schedule]:
+def schedules(problem: PlanningProblem, work_limits: Sequence[int]) -> list[Schedule]:
     """Return `schedule`'s answer for each of the ascending `work_limits`, in one search."""
-    return _Scheduler(storages(problem), work_limits, seed).run()
+    return _Scheduler(storages(problem), work_limits).run()
 
 
 class _Scheduler:
     """One order under improvement, the best one so far, and the work that is left."""
 
-    def __init__(self, model: Storages, work_limits: Sequence[int], seed: int) -> None:
+    def __init__(self, model: Storages, work_limits: Sequence[int]) -> None:
         self.model = model
         self.limits = list(work_limits)
         self.answers: list[Schedule] = []
         self.left = self.limit = work_limits[-1]
         self.scale = 1
-        self.random = Random(seed)
+        self.random = Random(0)
         self.bound = model.lower_bound
         own = list(range(len(model.touches)))
         self.best = Schedule(tuple(own), profile(model, own).peak, self.bound)
@@ -316,9 +301,10 @@ class _Scheduler:
         """Order positions i..j below `limit` if that can be."""
         done = [position < i for position in self.position]
         live = self.profile.before[i]
-        answer = solve(
+        window = _Window(
             self.model, self.order[i:j], done, live, limit, work * self.scale, self.bound
         )
+        answer = window.solve()
         self.left -= answer.work + (j - i)
         if answer.order is not None:
             self._replace(i, answer.order)
