@@ -65,7 +65,6 @@ class PycError(Exception):
 
 
 def _blank(kind: type[PycError], *args: Any) -> PycError:
-    """Return an error of a kind with its text, whose fields are set next."""
     return kind.__new__(kind, *args)
 
 

@@ -71,7 +71,6 @@ def sign(b: Any, x: Any) -> Any:
 
 
 def _bits(b: Any, x: Any) -> Any:
-    """Return the bits of floats as signed integers."""
     return b.bitcast(x, dtype=DTYPES[f"i{8 * b.type_of(x).dtype.itemsize}"])
 
 

@@ -50,7 +50,6 @@ def resource_attr(array: np.ndarray) -> ir.Attribute:
 
 
 def _raw(array: np.ndarray) -> np.ndarray:
-    """Return the bytes of a C-contiguous array, not copied."""
     return array.reshape(-1).view(np.uint8)
 
 
@@ -164,7 +163,6 @@ def elements_attr(array: np.ndarray) -> ir.Attribute:
 
 
 def _repeated(array: np.ndarray) -> ir.Attribute:
-    """Return the attribute of an array whose elements are all the first one."""
     type_ = to_mlir(TensorType(array.shape, array.dtype))
     first = array[(0,) * array.ndim]
     if array.dtype == BOOL:

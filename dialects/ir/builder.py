@@ -132,7 +132,6 @@ class Builder(ABC):
         return self.reshape(vector, shape=tuple(entry if i == axis else 1 for i in range(rank)))
 
     def _entry(self, x: Any, dimension: int) -> int:
-        """Return reshape's entry for a dimension that passes through."""
         size = self.type_of(x).shape[dimension]
         return copied(dimension) if size is None else size
 

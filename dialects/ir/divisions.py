@@ -70,7 +70,6 @@ def _floored(b: Any, x: Any, y: Any, rest: Any, moved: Any) -> Any:
 
 
 def _signed_zero(b: Any, x: Any) -> Any:
-    """0 with the sign of x."""
     zero = b.scalar(0, x)
     below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-0.0, x), zero)
     return b.select(b.compare(x, zero, predicate="eq"), x, below)

@@ -116,7 +116,6 @@ class OpIds:
         return f"{base}#{repeat}" if repeat else base
 
     def _attribute_text(self, attr: ir.Attribute) -> bytes:
-        """Return `attribute_content`, asked once."""
         text = self._attributes.get(attr)
         if text is None:
             text = self._attributes[attr] = attribute_content(attr)

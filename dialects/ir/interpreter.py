@@ -77,7 +77,13 @@ def interpret(
     def step(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
         definition = op_definition(op)
         out = evaluate(definition, operands, **params_of(definition, op))
-        _check_type(op, out)
+        declared = from_mlir(op.result.type)
+        fits = all(d is None or d == s for d, s in zip(declared.shape, out.shape, strict=True))
+        if not fits:
+            raise PycError(
+                ReasonCode.DIMENSION_MISMATCH,
+                f"{op.location}: {op.name}: expected a result of type {declared}, got {out.shape}",
+            )
         check_unstretched(op, [a.shape for a in operands], out.shape)
         return flush_subnormals(out) if flush_denormals else out
 
@@ -147,7 +153,6 @@ def _last_uses(block: ir.Block) -> dict[ir.Operation, list[ir.Value]]:
 
 
 def _read(operation: ir.Operation) -> Iterator[ir.Value]:
-    """Return what an op reads, and what the ops of its regions read."""
     yield from operation.operands
     for region in operation.regions:
         for op in region.blocks[0].operations:
@@ -163,16 +168,6 @@ def op_definition(op: ir.Operation) -> type[OpDef]:
             f"{op.location}: expected an op of the pyc dialect, got {op.name}",
         )
     return definition
-
-
-def _check_type(op: ir.Operation, out: np.ndarray) -> None:
-    declared = from_mlir(op.result.type)
-    fits = all(d is None or d == s for d, s in zip(declared.shape, out.shape, strict=True))
-    if not fits:
-        raise PycError(
-            ReasonCode.DIMENSION_MISMATCH,
-            f"{op.location}: {op.name}: expected a result of type {declared}, got {out.shape}",
-        )
 
 
 def check_unstretched(

@@ -54,7 +54,6 @@ _accepted = weakref.WeakKeyDictionary()
 
 
 def _form(definition: type[OpDef], op: ir.Operation) -> tuple[Hashable, ...]:
-    """Return all that the verdict on an op depends on."""
     operands = [hash(v.type) for v in op.operands]
     attributes = [(name, hash(attr)) for name, attr in attributes_of(op)]
     results = [hash(r.type) for r in op.results]
@@ -94,7 +93,6 @@ def _check(definition: type[OpDef], op: ir.Operation) -> bool:
 
 
 def _define(definition: type[OpDef]) -> type:
-    """Make the MLIR operation class of one definition."""
     tensor_type = ir.RankedTensorType
     annotations: dict[str, Any] = {n: ext.Operand[tensor_type] for n in definition.operands}
     if definition.optional:

@@ -163,7 +163,6 @@ def _swing(name: str, *operands: Uncertain, **params: Any) -> np.ndarray:
 
 
 def _unless_exact(lost: float, a: Uncertain, b: Uncertain) -> np.ndarray:
-    """Return `lost` where one of two operands is not exact, else 0."""
     return np.where((a.deviation > 0) | (b.deviation > 0), lost, 0.0)
 
 

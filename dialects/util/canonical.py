@@ -41,7 +41,6 @@ def canonical_text(vertices: Sequence[Vertex]) -> str:
 
 
 def _shared(vertices: Sequence[Vertex]) -> list[Vertex]:
-    """Return the vertices with sharable ones that are equal made one."""
     numbers: list[int] = []
     kept: list[Vertex] = []
     known: dict[Vertex, int] = {}
@@ -147,7 +146,6 @@ class _Search:
         self._left = MAX_TRIALS
 
     def smallest(self, colours: list[bytes]) -> str:
-        """Return the smallest text under colours that no round refines."""
         while tied := self._graph.tied(colours):
             if self._left <= 0:
                 colours = self._told_apart(colours, tied[0])
@@ -157,7 +155,6 @@ class _Search:
         return self._graph.text(colours)
 
     def _texts(self, colours: list[bytes], tied: list[int]) -> Iterator[str]:
-        """Yield a text for each tied vertex that comes first, as long as trials are left."""
         for one in tied:
             if one == tied[0] or self._left > 0:
                 yield self.smallest(self._told_apart(colours, one))

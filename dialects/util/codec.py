@@ -69,7 +69,6 @@ class _Misfit(ValueError):
         self.problem, self.path = problem, path
 
     def below(self, step: str) -> "_Misfit":
-        """Return the error as the holder of the value sees it."""
         return _Misfit(self.problem, step + self.path)
 
 
@@ -159,7 +158,6 @@ class _Readers:
         self._made: dict[Any, _Reader] = {}
 
     def of(self, kind: Any) -> _Reader:
-        """Return the function that reads values of a type."""
         if kind not in self._made:
             self._made[kind] = self._composed(kind)
         return self._made[kind]
@@ -224,7 +222,6 @@ class _Readers:
         return mapping
 
     def _items(self, kind: Any, origin: type, arguments: Sequence[Any]) -> _Reader:
-        """Read a tuple or a set from a list."""
         pair = origin is tuple and arguments[-1:] != (...,)
         make = frozenset if issubclass(origin, AbstractSet) else tuple
 
@@ -274,7 +271,6 @@ _READERS = _Readers(_NO_FORMS)
 
 
 def _named(kind: Any, layout: "_Layout", data: Any) -> Mapping[str, Any]:
-    """Return the data of a dataclass by name, whose head is right."""
     if layout.as_row:
         if not isinstance(data, list) or len(data) != len(layout.fields):
             raise _misfit(f"{len(layout.fields)} values of {kind.__name__}", data)

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
-from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.choices.choices import Alternative
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.linalg.convert_to_linalg import require_no_pyc
 from pyc_mlir.pipelines.memory.planner.place import step_lives
@@ -187,7 +187,6 @@ class _Reader:
                     yield written, read
 
     def _is_same(self, op: ir.Operation, i: int, k: int) -> bool:
-        """Return whether two operands are whole allocations of one shape and element width."""
         values = op.operands[i], op.operands[k]
         first, second = (ir.MemRefType(v.type) for v in values)
         return (
@@ -257,7 +256,12 @@ class BufferizeArena:
         for function, site in zip(functions_of(module), sites, strict=True):
             read = read_allocations(function, context.target.alignment)
             found = plan(read.problem)
-            _decide(read, found, site, context.choices)
+            reason = (
+                f"{len(read.allocs)} allocations of {_apart(read)} bytes in {found.arena_bytes}, "
+                f"where {found.lower_bound} are live at once"
+            )
+            cost = Cost(workspace_bytes=found.arena_bytes)
+            context.choices.choose(site, [Alternative("arena", cost, reason)])
             self._place(read, found, context.target.alignment)
             counts["allocations"] += len(read.allocs)
             counts["allocated bytes"] += _apart(read)
@@ -265,7 +269,6 @@ class BufferizeArena:
         return counts
 
     def _place(self, read: Allocations, found: SchedulePlan, alignment: int) -> None:
-        """Replace the allocations by views of the arena."""
         attributes = read.function.attributes
         attributes[ARENA_BYTES] = integer(found.arena_bytes)
         attributes[LOWER_BOUND] = integer(found.lower_bound)
@@ -304,7 +307,6 @@ class BufferizeArena:
 
 
 def _allocated(block: ir.Block, type_: ir.MemRefType, alignment: int) -> ir.Value:
-    """Return an allocation at the insertion point that ends with the block."""
     attributes = {
         "alignment": integer(alignment),
         "operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 0]),
@@ -317,22 +319,10 @@ def _allocated(block: ir.Block, type_: ir.MemRefType, alignment: int) -> ir.Valu
 
 
 def _apart(read: Allocations) -> int:
-    """Return the bytes of the allocations beside one another, each aligned."""
     return sum(-(-b.size // b.alignment) * b.alignment for b in read.problem.buffers)
 
 
-def _decide(read: Allocations, found: SchedulePlan, site: Site, choices: Choices) -> None:
-    """Record the plan; to keep the allocations apart is what this pass is not for."""
-    reason = (
-        f"{len(read.allocs)} allocations of {_apart(read)} bytes in {found.arena_bytes}, where "
-        f"{found.lower_bound} are live at once"
-    )
-    cost = Cost(workspace_bytes=found.arena_bytes)
-    choices.choose(site, [Alternative("arena", cost, reason)])
-
-
 def _require_static(function: ir.Operation) -> None:
-    """Raise PycError (PASS_FAILED), located, for a tensor of dynamic size."""
     values = [(v, function) for b in function.regions[0].blocks for v in b.arguments]
     for op in _nested(function):
         values += [(v, op) for v in op.results]
@@ -347,7 +337,6 @@ def _require_static(function: ir.Operation) -> None:
 
 
 def _nested(op: ir.Operation) -> Iterator[ir.Operation]:
-    """Yield all ops inside `op`, each before those inside it."""
     for region in op.regions:
         for block in region.blocks:
             for inner in list(block.operations):
@@ -370,7 +359,6 @@ def _keep_arguments(function: ir.Operation) -> None:
 
 
 def _argument_attributes(function: ir.Operation) -> list[ir.Attribute]:
-    """Return the dictionary of each argument."""
     if "arg_attrs" in function.attributes:
         return list(ir.ArrayAttr(function.attributes["arg_attrs"]))
     return [ir.DictAttr.get({})] * len(function.regions[0].blocks[0].arguments)
@@ -410,14 +398,12 @@ def _own_results(function: ir.Operation) -> None:
 
 
 def _at_top(op: ir.Operation, function: ir.Operation) -> ir.Operation:
-    """Return the op of the function's own block that holds `op`."""
     while op.parent != function:
         op = op.parent.operation
     return op
 
 
 def _view(arena: ir.Value, offset: int, alloc: ir.Operation) -> ir.Operation:
-    """Return the bytes of `alloc` in the arena, as its own type."""
     index = ir.IndexType.get()
     at = ir.Operation.create(
         "arith.constant", results=[index], attributes={"value": ir.IntegerAttr.get(index, offset)}

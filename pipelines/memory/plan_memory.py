@@ -20,9 +20,8 @@ from pyc_mlir.pipelines.memory.planner.place import place
 from pyc_mlir.pipelines.memory.planner.planner import PACK_WORK, plan
 from pyc_mlir.pipelines.memory.planner.problem import Expansion, PlanningProblem, SchedulePlan
 from pyc_mlir.pipelines.memory.planner.remat import Recomputed, peak_of, sweep, taken_back
-from pyc_mlir.pipelines.memory.planner.storage import storages
+from pyc_mlir.pipelines.memory.planner.storage import choose_reuse, storages
 from pyc_mlir.pipelines.memory.planner.validate import validate
-from pyc_mlir.pipelines.memory.planner.waves import choose_reuse
 from pyc_mlir.pipelines.memory.pyc_problem import (
     PycFunction,
     annotate,
@@ -190,7 +189,6 @@ class Remat:
 
 
 def _recomputation(name: str, expansion: Expansion, before: int) -> Alternative:
-    """Return the peaks before and after, and what that costs."""
     peak = peak_of(expansion)
     reason = f"peak {before} bytes"
     if name == RECOMPUTE:

@@ -123,7 +123,6 @@ def uses_of(op: ir.Operation) -> Iterator[tuple[ir.Operation, int]]:
 
 
 def _check(function: ir.Operation, graph: BlockGraph) -> None:
-    """Raise PycError unless every op is of the pyc dialect, or a cast, and every size is known."""
     for argument in function.regions[0].blocks[0].arguments:
         _check_static(argument, function)
     for op in graph.ops[:-1]:
@@ -359,7 +358,6 @@ def _candidates(
 
 
 def _live(region: PycFunction, found: SchedulePlan) -> tuple[int, ...]:
-    """Return the bytes of the values that live in each wave."""
     expansion, waves, reused = of_plan(region.problem, found)
     lives = lifetimes(expansion.derived, waves, reused).intervals
     used = np.zeros(len(found.waves) + 1, np.int64)

@@ -101,7 +101,6 @@ class _Body:
         }
 
     def pairs(self, forms: frozenset[str]) -> Pairs:
-        """Return the proven pairs, and those that the function declares."""
         found = set(declared_in_place(self.function, len(self.bindings)))
         for binding, op in self._moves(_LOAD):
             try:
@@ -122,7 +121,6 @@ class _Body:
         return frozenset(found)
 
     def _moves(self, name: str) -> Iterator[tuple[int, Any]]:
-        """Return the loads or stores of whole bindings, with the binding's number."""
         for op in self.ops:
             if op.name != name:
                 continue
@@ -158,7 +156,6 @@ class _Body:
 
 
 def _require_no_capture(op: Any, aliases: Mapping[Any, Any]) -> None:
-    """Require that nested ops read dependents of the operand through the op's operands only."""
     for region in op.regions:
         for block in region.blocks:
             for inner in operations(block):
@@ -205,7 +202,6 @@ def _loop(expression: Any) -> int:
 
 
 def _form(aliases: frozenset[Alias], rank: int) -> str | None:
-    """Return the form that all dependences of a result fit; None for neither."""
     identity = tuple(range(rank))
     rows = {alias.rows for alias in aliases} - {None}
     if not rows:
@@ -276,7 +272,6 @@ def _input(import_: Any, result: int | None) -> int | None:
 
 
 def _same_size(input_: Any, memory: Any) -> bool:
-    """Return whether both have the same, known number of bytes."""
     sizes = [constant_of(op.operands[len(op.operands) - 1]) for op in (input_, memory)]
     return sizes[0] is not None and sizes[0] == sizes[1]
 
@@ -329,7 +324,6 @@ def _in_place(late: Sequence[_Touch], writes: Sequence[_Touch], bodies: Bodies) 
 
 
 def _takes_all(op: Any, touch: _Touch) -> bool:
-    """Return whether a dispatch gets all of the memory."""
     offset, length = (constant_of(group(op, g)[touch.place]) for g in (_OFFSETS, _LENGTHS))
     import_ = maker(storage_of(resources(op.operands)[touch.place]))
     size = None if import_ is None else constant_of(import_.operands[len(import_.operands) - 1])

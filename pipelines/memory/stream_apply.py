@@ -72,7 +72,6 @@ def apply_plan(region: StreamRegion, plan: SchedulePlan) -> None:
 
 
 def _results(region: StreamRegion, ops: dict[TaskStep, Any]) -> dict[Instance, Any]:
-    """Return the value of every copy of every buffer that the region writes."""
     return {
         (buffer, step.copy): result
         for step, op in ops.items()
@@ -94,7 +93,6 @@ def _hoist_scalars(block: Any) -> None:
 
 
 def _open_waves(block: Any) -> None:
-    """Replace each concurrent wave by its ops, one after the other."""
     for wave in [op for op in operations(block) if op.name == CONCURRENT]:
         body = wave.regions[0].blocks[0]
         for argument, operand in zip(body.arguments, group(wave, 0), strict=True):
@@ -255,7 +253,7 @@ class WatchedPack:
     the slices are laid out.
     """
 
-    slices: tuple[tuple[int, int, int], ...]
+    slices: tuple[Slice, ...]
     writers: tuple[str, ...]
     uses: tuple[tuple[Any, int], ...]
 
@@ -270,18 +268,15 @@ class WatchedPack:
 
 def watch(execute: Any, pack: Any, alignment: int = 64) -> WatchedPack | None:
     """Remember a pack whose memory the ``stream.cmd.execute`` works in; None for unknown sizes."""
-    sizes = [constant_of(v) for v in group(pack, 1)]
-    if group(pack, 0) or None in sizes:
+    found = slices_of(pack, alignment)
+    if not found:
         return None
     order = {op: i for i, op in enumerate(_inner(execute))}
-    ends = [ir.IntegerAttr(a).value for a in ir.ArrayAttr(pack.attributes["lifetime_intervals"])]
-    rounded = [-(-(size or 0) // alignment) * alignment for size in sizes]
     slices, writers, uses = [], [], []
-    for *slice_, offset in zip(ends[::2], ends[1::2], rounded, list(pack.results)[1:], strict=True):
+    for slice_, offset in zip(found, list(pack.results)[1:], strict=True):
         places = [(use.owner.operation, use.operand_number) for use in offset.uses]
         if places:
-            first, last, size = slice_
-            slices.append((first, last, size))
+            slices.append(slice_)
             uses.append(places[0])
             within = [op for op, _ in places if op in order]
             writers.append(_name(min(within, key=lambda op: order[op], default=None)))
@@ -289,7 +284,6 @@ def watch(execute: Any, pack: Any, alignment: int = 64) -> WatchedPack | None:
 
 
 def _inner(op: Any) -> list[Any]:
-    """Return all ops under one, in the order of the text."""
     found = []
     for region in op.regions:
         for block in region.blocks:

@@ -177,7 +177,6 @@ class _Reader:
         )
 
     def _step(self, op: Any) -> tuple[int, ...]:
-        """Add the tasks of one op of the region: one, or those of a wave, or none."""
         if is_scalar(op):
             return ()
         if op.name != CONCURRENT:
@@ -242,7 +241,6 @@ class _Reader:
         )
 
     def _reads_all(self, op: Any, operand: int, buffer: int) -> bool:
-        """Return whether the dispatch is given the whole of a resource operand, of a known size."""
         offset, length = (in_group(op, g, operand) for g in (_OFFSETS, _LENGTHS))
         size = self._bytes[buffer]
         return constant_of(offset) == 0 and size.known and constant_of(length) == size.constant
@@ -359,7 +357,6 @@ def _kind(function: Any) -> str:
 
 
 def _text(op: Any, name: str) -> str:
-    """Return an attribute as text; "" where the op has none of that name."""
     return str(op.attributes[name]) if name in op.attributes else ""
 
 

@@ -138,7 +138,6 @@ class Demand:
 
 
 def _steps(low: int, high: int) -> list[int]:
-    """Return both ends and the powers of two between."""
     powers = (1 << k for k in range(low.bit_length(), high.bit_length() + 1))
     return sorted({low, high, *(p for p in powers if low < p < high)})
 
@@ -179,18 +178,15 @@ class _Segments:
 
     @cached_property
     def general(self) -> list[float]:
-        """The weighted seconds of each row by the general plan."""
         return [r.weight * self.seconds(None, self.demand.sizes(r)) for r in self.rows]
 
     def plan(self, first: int, end: int) -> ShapePlan:
-        """Return the plan for the box around rows."""
         rows = self.rows[first:end]
         lows = map(min, zip(*(r.low for r in rows), strict=True))
         highs = map(max, zip(*(r.high for r in rows), strict=True))
         return ShapePlan(dict(zip(self.demand.dims, zip(lows, highs, strict=True), strict=True)))
 
     def cost(self, first: int, end: int) -> float:
-        """Return the weighted seconds of rows by their own plan."""
         plan = self.plan(first, end)
         rows = self.rows[first:end]
         return math.fsum(r.weight * self.seconds(plan, self.demand.sizes(r)) for r in rows)

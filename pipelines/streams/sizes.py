@@ -38,21 +38,17 @@ def interval_of(value: Any, ranges: Ranges) -> Interval | None:
     if op is None:
         return None
     if op.name == _DIM:
-        return _dimension(op, ranges)
+        view = op.operands[0]
+        if maker(view) is not None:
+            return None
+        axis = ir.IntegerAttr(op.attributes["index"]).value
+        return ranges.get((ir.BlockArgument(view).arg_number, axis))
     rule = _RULES.get(op.name)
     if rule is None:
         return None
     operands = [interval_of(v, ranges) for v in list(op.operands)[_SKIPPED.get(op.name, 0) :]]
     known = [o for o in operands if o is not None]
     return rule(*known) if len(known) == len(operands) else None
-
-
-def _dimension(op: Any, ranges: Ranges) -> Interval | None:
-    view = op.operands[0]
-    if maker(view) is not None:
-        return None
-    axis = ir.IntegerAttr(op.attributes["index"]).value
-    return ranges.get((ir.BlockArgument(view).arg_number, axis))
 
 
 def _corners(combine: Callable[[int, int], int]) -> Rule:
@@ -85,7 +81,6 @@ def _align(a: Interval, b: Interval) -> Interval | None:
 
 
 def _same(a: Interval) -> Interval | None:
-    """Return a change of type that holds every number in question."""
     return a if a[0] >= 0 and a[1] < 1 << 31 else None
 
 

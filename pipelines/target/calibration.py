@@ -28,7 +28,6 @@ def _require(holds: bool, expected: str, got: Any) -> None:
 
 
 def _pairs(data: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the (name, version) pairs of a JSON object."""
     _require(isinstance(data, Mapping), "versions by name", data)
     return tuple(sorted(data.items()))
 

@@ -167,7 +167,6 @@ def totals(work: Work, start: int = 0) -> tuple[int, int]:
 
 
 def _window_kind(node: WorkOp, work: Work) -> str | None:
-    """Return the dispatch kind of a convolution or a pooling; None for other ops."""
     if not has(node.name, Trait.WINDOW):
         return None
     if len(node.operands) == 1:
@@ -182,7 +181,6 @@ def _window_kind(node: WorkOp, work: Work) -> str | None:
 
 
 def _row(node: WorkOp, work: Work) -> str:
-    """Return the row of the table for a group that starts with `node`."""
     if "axes" in node.params and has(node.name, Trait.REDUCES):
         rank, axes = work.type(node.operands[0]).rank, node.params["axes"]
         return "last_reduction" if rank - 1 in [a % rank for a in axes] else "leading_reduction"

@@ -113,7 +113,6 @@ def _prefix(position: Position | None) -> str:
 
 
 def _excerpt(position: Position | None, sources: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the source line and a caret, where the file is at hand."""
     lines = sources.get(position.file, ()) if position else ()
     if position is None or not 1 <= position.line <= len(lines):
         return []

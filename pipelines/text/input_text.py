@@ -130,7 +130,6 @@ class _Scan:
         return ""
 
     def _deeper(self, levels: int, stays: bool = False) -> str:
-        """Look so many levels down, and stay there."""
         reached = self.depth + levels
         if stays:
             self.depth = reached
@@ -170,7 +169,10 @@ def first_excess(text: str) -> Excess | None:
             for match in re.finditer(f"({single})|{_QUIET}", text):
                 if match[1]:
                     return Excess(match.start(), f"expected {expected}")
-    if not (_may_be_deep(text) or _NAMES.search(text)):
+    if not (
+        (sum(map(text.count, "({[<")) > MAX_DEPTH or text.count("-") > MAX_DEPTH)
+        or _NAMES.search(text)
+    ):
         return None
     scan = _Scan(text)
     for match in _TOKEN.finditer(text):
@@ -178,8 +180,3 @@ def first_excess(text: str) -> Excess | None:
         if wrong:
             return Excess(match.start(), wrong)
     return None
-
-
-def _may_be_deep(text: str) -> bool:
-    """Return False for texts too short for it, without names: a quick look."""
-    return sum(map(text.count, "({[<")) > MAX_DEPTH or text.count("-") > MAX_DEPTH

@@ -192,7 +192,6 @@ class Fit:
         return (capacity // self.unit + 1) * self.unit
 
     def _taste(self) -> None:
-        """Draw what this attempt prefers."""
         weights = self.random.random(3)
         weights[2] *= self.random.choice([1, 3])
         noise = self.random.choice([0.1, 0.3, 1.0]) * self.random.random(len(self.size))
@@ -231,7 +230,6 @@ class Fit:
         return True
 
     def _piece(self, part: PackingPart, state: PackingState, piece: Ints, depth: int) -> bool:
-        """Search a piece of a part."""
         if len(piece) == 1:
             self.offsets[part.number[piece]] = state.lowest[piece]
             return True
@@ -330,7 +328,6 @@ class _Packer:
 
     @property
     def arena(self) -> int:
-        """The largest arena of a component."""
         return max((c.arena for c in self.components), default=0)
 
     @property
@@ -402,7 +399,6 @@ class _Component:
                 yield
 
     def _try(self, order: Ints) -> None:
-        """Place in `order`; keep that if it is no worse."""
         self._keep(Order("promoted", order, False), self.budget.spend, self.arena)
 
     def _keep(self, order: Order, spend: Callable[[float], None], limit: int) -> None:
@@ -420,7 +416,6 @@ class _Component:
         return self.order[np.argsort(rank, kind="stable")]
 
     def _ask_between(self, length: int) -> bool:
-        """Ask for less than the best arena: nearer to it after each failure."""
         least = max(self.goal, self.floor)
         between = least + int(self.share * (self.arena - least))
         found = self.arena > least and self._ask(min(between, self.arena - 1), length)

@@ -31,7 +31,6 @@ def place(
     reused: Mapping[int, int],
     *,
     work_limit: int,
-    seed: int = 0,
     strict: bool = False,
 ) -> SchedulePlan:
     """Pack the derived problem's tasks in `waves`, with its buffers `reused` as {written: read}.
@@ -41,7 +40,7 @@ def place(
     """
     derived, steps, instances = expansion.derived, expansion.steps, expansion.instances
     lives = lifetimes(derived, waves, reused)
-    packing = pack(lives.intervals, work_limit=work_limit, seed=seed, strict=strict)
+    packing = pack(lives.intervals, work_limit=work_limit, strict=strict)
     placed = zip(lives.members, packing.offsets.tolist(), strict=True)
     return SchedulePlan(
         waves=tuple(tuple(steps[t] for t in wave) for wave in waves),

@@ -23,9 +23,15 @@ from pyc_mlir.pipelines.memory.planner.problem import (
 )
 from pyc_mlir.pipelines.memory.planner.remat import Recomputed, peak_of, sweep, taken_back
 from pyc_mlir.pipelines.memory.planner.schedule import Schedule, schedule, schedules
-from pyc_mlir.pipelines.memory.planner.storage import profile, storages, tied_groups
+from pyc_mlir.pipelines.memory.planner.storage import (
+    choose_reuse,
+    group,
+    profile,
+    storages,
+    tied_groups,
+    wave_profile,
+)
 from pyc_mlir.pipelines.memory.planner.validate import validate
-from pyc_mlir.pipelines.memory.planner.waves import choose_reuse, group, wave_profile
 
 # Work by default: this, and more for more than 500 tasks.
 DEFAULT_WORK = 160_000
@@ -101,7 +107,6 @@ def plan(
     budget: int | None = None,
     slowdown: float | None = None,
     work_limit: int | None = None,
-    seed: int = 0,
 ) -> SchedulePlan:
     """Plan `problem` as `mode` prefers, with an arena of at most `budget` bytes if one is given.
 
@@ -111,19 +116,13 @@ def plan(
     is one task looked at, about two microseconds.
     Raises BudgetRefused, or PycError (BAD_ARGUMENT) for a malformed problem or argument.
     """
-    found = _Planner(problem, mode_named(mode), slowdown, work_limit, seed)
+    found = _Planner(problem, mode_named(mode), slowdown, work_limit)
     answer = found.best() if budget is None else found.within(budget)
     validate(problem, answer)
     return answer
 
 
-def plan_in_waves(
-    problem: PlanningProblem,
-    waves: Sequence[Sequence[int]],
-    *,
-    work_limit: int = LAST_WORK,
-    seed: int = 0,
-) -> SchedulePlan:
+def plan_in_waves(problem: PlanningProblem, waves: Sequence[Sequence[int]]) -> SchedulePlan:
     """Plan reuse and offsets for a given schedule, waves of task numbers.
 
     Raises PycError (BAD_ARGUMENT) for a malformed problem or waves that are none of it.
@@ -132,7 +131,7 @@ def plan_in_waves(
     expansion = Expansion.of(problem, [t for wave in waves for t in wave])
     places = numbered(waves)
     reused = choose_reuse(expansion.derived, places)
-    found = place(expansion, places, reused, work_limit=work_limit, seed=seed)
+    found = place(expansion, places, reused, work_limit=LAST_WORK)
     validate(problem, found)
     return found
 
@@ -141,12 +140,10 @@ def frontier(
     problem: PlanningProblem,
     *,
     mode: str | PlannerMode = "balanced",
-    slowdown: float | None = None,
     work_limit: int | None = None,
-    seed: int = 0,
 ) -> list[tuple[int, float]]:
     """(arena bytes, predicted seconds) of the plans that no other one beats, fewest bytes first."""
-    return _Planner(problem, mode_named(mode), slowdown, work_limit, seed).frontier()
+    return _Planner(problem, mode_named(mode), None, work_limit).frontier()
 
 
 def mode_named(mode: str | PlannerMode) -> PlannerMode:
@@ -169,7 +166,6 @@ class _Planner:
         mode: PlannerMode,
         slowdown: float | None,
         work_limit: int | None,
-        seed: int,
     ) -> None:
         problem.check()
         if slowdown is not None and slowdown < 0:
@@ -178,7 +174,7 @@ class _Planner:
             )
         self.problem, self.mode, self.slowdown = problem, mode, slowdown
         scaled = max(DEFAULT_WORK, WORK_PER_TASK * len(problem.tasks))
-        self.work_limit, self.seed = scaled if work_limit is None else work_limit, seed
+        self.work_limit = scaled if work_limit is None else work_limit
         self.start = Expansion.of(problem)
         plain = storages(problem, reuse=False)
         self.plain_peak = profile(plain, range(len(problem.tasks))).peak
@@ -233,7 +229,6 @@ class _Planner:
         return best
 
     def _spread(self) -> None:
-        """Find plans with recomputation, from the smallest peak up."""
         for points in self._sweeps(self._free_slowdown()):
             found = list(points)
             every = max(1, len(found) // FRONTIER_POINTS)
@@ -248,7 +243,7 @@ class _Planner:
         peak = profile(storages(self.problem), range(len(self.problem.tasks))).peak
         yield 0, Schedule(tuple(range(len(self.problem.tasks))), peak, self.bound)
         rungs = [work for work in RUNGS if work <= max(self.work_limit, RUNGS[0])]
-        yield from zip(rungs, schedules(self.problem, rungs, seed=self.seed), strict=True)
+        yield from zip(rungs, schedules(self.problem, rungs), strict=True)
 
     def _without_recomputation(self, budget: int | None = None) -> None:
         for _, found in reversed(self.orders):
@@ -259,7 +254,6 @@ class _Planner:
                 self._overlap(expansion, budget)
 
     def _arrange(self, found: Schedule) -> None:
-        """Plan one order with the overlap that the mode wants."""
         expansion = Expansion.of(self.problem, found.order)
         if self.mode.overlap == "full" and self.problem.concurrency > 1:
             self._overlap(expansion, max(found.peak, self.plain_peak))
@@ -309,8 +303,7 @@ class _Planner:
         reused: dict[int, int],
         work: int,
     ) -> SchedulePlan:
-        """Pack, and keep the plan."""
-        plan = place(expansion, waves, reused, work_limit=work, seed=self.seed, strict=True)
+        plan = place(expansion, waves, reused, work_limit=work, strict=True)
         self.plans.append(plan)
         return plan
 
@@ -335,7 +328,7 @@ class _Planner:
                 yield last
             if last is None:
                 return
-            again = schedule(last.expansion.derived, work_limit=REORDER_WORK, seed=self.seed)
+            again = schedule(last.expansion.derived, work_limit=REORDER_WORK)
             if again.peak >= last.peak:
                 return
             expansion = last.expansion.reordered(again.order).tidied()
@@ -352,7 +345,7 @@ class _Planner:
         """Pack the plan once more at length; it says whether no other one could be smaller."""
         if found.arena_bytes > max(found.lower_bound, self.bound):
             packed = of_plan(self.problem, found)
-            again = place(*packed, work_limit=LAST_WORK, seed=self.seed)
+            again = place(*packed, work_limit=LAST_WORK)
             found = min(found, again, key=lambda p: p.arena_bytes)
         return replace(found, proven=found.arena_bytes <= self.bound)
 

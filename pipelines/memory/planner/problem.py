@@ -257,7 +257,7 @@ class Expansion:
         """Drop runs that nothing reads, if another one is left; copies are counted by place."""
         found = self
         while (unread := found._unread()) is not None:
-            found = found._dropped(unread)
+            found = found.without(unread)
         return found._renumbered()
 
     def _unread(self) -> TaskStep | None:
@@ -274,14 +274,10 @@ class Expansion:
         for step in reversed(self.steps):
             writes = self.problem.tasks[step.task].writes
             if runs[step.task] > 1 and not any((b, step.copy) in used for b in writes):
-                smaller = self._dropped(step)
+                smaller = self.without(step)
                 if step.copy or smaller._renumbered().legal:
                     return step
         return None
-
-    def _dropped(self, step: TaskStep) -> "Expansion":
-        sources = {k: c for k, c in self.sources.items() if k[0] != step}
-        return replace(self, steps=tuple(s for s in self.steps if s != step), sources=sources)
 
     def _renumbered(self) -> "Expansion":
         fresh: dict[TaskStep, TaskStep] = {}

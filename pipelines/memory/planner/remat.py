@@ -119,7 +119,6 @@ class _View:
 
     @cached_property
     def during(self) -> np.ndarray:
-        """Live bytes at each step."""
         return np.asarray(self.profile.during, dtype=np.int64)
 
     @cached_property
@@ -137,18 +136,15 @@ class _View:
 
     @cached_property
     def runs(self) -> dict[int, list[Instance]]:
-        """The instances of each buffer."""
         found: dict[int, list[Instance]] = {}
         for instance in self.expansion.instances:
             found.setdefault(instance[0], []).append(instance)
         return found
 
     def excess(self, budget: int) -> int:
-        """Return the bytes over the budget, summed over the steps."""
         return int(np.maximum(self.during - budget, 0).sum())
 
     def again(self, i: int) -> bool:
-        """Return whether step `i` may be run again."""
         task, buffers = self.expansion.derived.tasks[i], self.expansion.problem.buffers
         writes = self.expansion.problem.tasks[self.expansion.steps[i].task].writes
         free = not any(buffers[b].pinned or buffers[b].lives_to_end for b in writes)

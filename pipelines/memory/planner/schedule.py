@@ -3,7 +3,7 @@
 Comes in: a `PlanningProblem`. Goes out: a `Schedule`, its peak in live bytes (in-place reuse
 counted) and a bound that no order goes below. The best of several list schedules (least growth
 first, depth first by Sethi-Ullman labels, each from the inputs on and from the results back), as
-XLA's memory scheduler does; then the tasks around the peak are ordered exactly (`solve`) or moved
+XLA's memory scheduler does; then the tasks around the peak are ordered exactly (`_Window`) or moved
 away from it, until nothing helps or the work limit is reached. Tasks that are comparable with all
 others cut the problem in independent parts; where each part is solved exactly, the order is proven
 best."""
@@ -14,7 +14,14 @@ from heapq import heapify, heappop, heappush
 from random import Random
 
 from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem
-from pyc_mlir.pipelines.memory.planner.storage import Storages, matched, profile, run, storages
+from pyc_mlir.pipelines.memory.planner.storage import (
+    Storages,
+    matched,
+    places,
+    profile,
+    run,
+    storages,
+)
 
 
 @dataclass(frozen=True)
@@ -41,24 +48,13 @@ class _Local:
     followers: tuple[int, ...]
 
 
-def solve(
-    model: Storages,
-    tasks: Sequence[int],
-    done: Sequence[bool],
-    live: int,
-    limit: int,
-    work_limit: int,
-    floor: int = 0,
-) -> Solved:
-    """Order `tasks`, which may run once those of `done` have, with a peak below `limit` bytes.
+class _Window:
+    """Tasks to be ordered with a peak below `limit` bytes; they may run once those of `done` have.
 
     `live` is what is live before them; a peak below `floor` would be no gain, since that of the
     problem cannot be lower. The answer is the same for the same arguments.
     """
-    return _Window(model, tasks, done, live, limit, work_limit, floor).solve()
 
-
-class _Window:
     def __init__(
         self,
         model: Storages,
@@ -169,7 +165,6 @@ class _Window:
         return moves
 
     def _ready(self, mask: int, ready: int, k: int) -> int:
-        """Return what may run after task `k` as well."""
         ready &= ~(1 << k)
         for x in self.local[k].followers:
             needs = self.local[x].needs
@@ -210,34 +205,30 @@ class Schedule:
         return self.peak == self.lower_bound
 
 
-def schedule(
-    problem: PlanningProblem, *, work_limit: int = DEFAULT_WORK, seed: int = 0
-) -> Schedule:
+def schedule(problem: PlanningProblem, *, work_limit: int = DEFAULT_WORK) -> Schedule:
     """Order the tasks of `problem` so that its peak in live bytes is small.
 
     Never above the peak of the problem's own order; more work never gives a greater peak; the
     same arguments give the same order.
     """
-    return schedules(problem, [work_limit], seed=seed)[0]
+    return schedules(problem, [work_limit])[0]
 
 
-def schedules(
-    problem: PlanningProblem, work_limits: Sequence[int], *, seed: int = 0
-) -> list[Schedule]:
+def schedules(problem: PlanningProblem, work_limits: Sequence[int]) -> list[Schedule]:
     """Return `schedule`'s answer for each of the ascending `work_limits`, in one search."""
-    return _Scheduler(storages(problem), work_limits, seed).run()
+    return _Scheduler(storages(problem), work_limits).run()
 
 
 class _Scheduler:
     """One order under improvement, the best one so far, and the work that is left."""
 
-    def __init__(self, model: Storages, work_limits: Sequence[int], seed: int) -> None:
+    def __init__(self, model: Storages, work_limits: Sequence[int]) -> None:
         self.model = model
         self.limits = list(work_limits)
         self.answers: list[Schedule] = []
         self.left = self.limit = work_limits[-1]
         self.scale = 1
-        self.random = Random(seed)
+        self.random = Random(0)
         self.bound = model.lower_bound
         own = list(range(len(model.touches)))
         self.best = Schedule(tuple(own), profile(model, own).peak, self.bound)
@@ -251,7 +242,12 @@ class _Scheduler:
             if profile(self.model, order).peak < self.peak:
                 self._take(order)
         while not self._finished():
-            self._solve_parts()
+            cuts = [(max(self.profile.during[i:j]), i, j) for i, j in parts(self.model, self.order)]
+            bound = self.bound
+            for peak, i, j in sorted(cuts, reverse=True):
+                if peak > bound and not self._finished():
+                    bound = max(bound, self._improve(i, j, peak, PART_WORK).bound)
+            self.bound = bound
             self._descend()
             for _ in range(RESTARTS):
                 self._restart()
@@ -260,7 +256,6 @@ class _Scheduler:
         return self.answers
 
     def _restart(self) -> None:
-        """Descend from another order; keep the better one."""
         if self._finished():
             return
         kept = self.best
@@ -287,7 +282,7 @@ class _Scheduler:
     def _take(self, order: Sequence[int]) -> None:
         self.order = list(order)
         self.profile = profile(self.model, self.order)
-        self.position = _positions(self.order)
+        self.position = places(self.order)
         self._measure()
 
     def _measure(self) -> None:
@@ -302,29 +297,20 @@ class _Scheduler:
         yield greedy(self.model, newest=True)
         yield greedy(self.model, backward=True, newest=True)
 
-    def _solve_parts(self) -> None:
-        """Order each part between cuts exactly, the one with the greatest peak first."""
-        cuts = [(max(self.profile.during[i:j]), i, j) for i, j in parts(self.model, self.order)]
-        bound = self.bound
-        for peak, i, j in sorted(cuts, reverse=True):
-            if peak > bound and not self._finished():
-                bound = max(bound, self._improve(i, j, peak, PART_WORK).bound)
-        self.bound = bound
-
     def _improve(self, i: int, j: int, limit: int, work: int) -> Solved:
         """Order positions i..j below `limit` if that can be."""
         done = [position < i for position in self.position]
         live = self.profile.before[i]
-        answer = solve(
+        window = _Window(
             self.model, self.order[i:j], done, live, limit, work * self.scale, self.bound
         )
+        answer = window.solve()
         self.left -= answer.work + (j - i)
         if answer.order is not None:
             self._replace(i, answer.order)
         return answer
 
     def _replace(self, i: int, tasks: Sequence[int]) -> None:
-        """Put `tasks` in at position `i`; only they are evaluated again."""
         j = i + len(tasks)
         part = run(self.model, tasks, i, self.position, self.profile.before[i])
         self.order[i:j] = tasks
@@ -368,7 +354,6 @@ class _Scheduler:
         return False
 
     def _moved(self, at: int) -> Iterator[tuple[int, list[int]]]:
-        """Yield candidate orders around position `at`: (first position, tasks)."""
         model, position = self.model, self.position
         for s in self._idle(at):
             births = [position[t] for t in model.touchers[s] if position[t] < at]
@@ -381,7 +366,6 @@ class _Scheduler:
                 yield at, _closure_first(self.order[at:j], deaths, model.predecessors)
 
     def _idle(self, at: int) -> list[int]:
-        """Return the storages that are live at `at` and not used there, large ones first."""
         born: dict[int, int] = {}
         for t in self.order[: at + 1]:
             for s in self.model.touches[t]:
@@ -396,13 +380,6 @@ class _Scheduler:
             and self.model.size[s]
         ]
         return sorted(idle, key=lambda s: (-self.model.size[s], s))[:32]
-
-
-def _positions(order: Sequence[int]) -> list[int]:
-    position = [0] * len(order)
-    for i, t in enumerate(order):
-        position[t] = i
-    return position
 
 
 def _closure_last(
@@ -434,7 +411,7 @@ def parts(model: Storages, order: Sequence[int]) -> list[tuple[int, int]]:
     has no successor among those up to it and alone no predecessor among those from it on.
     """
     count = len(order)
-    position = _positions(order)
+    position = places(order)
     followed = [0] * (count + 1)
     preceded = [0] * (count + 1)
     for i, t in enumerate(order):

@@ -86,7 +86,6 @@ class _Check:
                 yield f"{step} has copy {copy} of buffer {b} as source and does not read that"
 
     def written_before(self, step: TaskStep, instance: Instance, w: int) -> Iterator[str]:
-        """Report a violation unless `instance` is written before wave `w`."""
         writer = TaskStep(self.problem.writer[instance[0]], instance[1])
         if writer not in self.when:
             yield f"{self.step(step)} reads {self.name(instance)}, which nothing computes"
@@ -164,7 +163,6 @@ class _Check:
             yield f"{self.name(a)} and {self.name(b)} overlap at {where}"
 
     def _collisions(self) -> Iterator[tuple[int, list[tuple[Instance, Instance]]]]:
-        """Yield pairs that share bytes, wave by wave."""
         placed = [
             i for i in self.lives if i in self.plan.offsets and self.problem.buffers[i[0]].size
         ]
@@ -184,7 +182,6 @@ class _Check:
     def _pairs(
         self, placed: list[Instance], live: list[int], start: np.ndarray, end: np.ndarray
     ) -> list[tuple[Instance, Instance]]:
-        """Return all overlapping pairs of one wave; `live` is sorted by offset."""
         found, open_ = [], []
         for k in live:
             open_ = [j for j in open_ if end[j] > start[k]]
@@ -202,7 +199,6 @@ class _Check:
         return False
 
     def bytes(self) -> Iterator[str]:
-        """Check that the bound is one."""
         if not 0 <= self.plan.lower_bound <= self.plan.arena_bytes:
             yield (
                 f"the lower bound is {self.plan.lower_bound} bytes, "
@@ -218,7 +214,6 @@ class _Check:
 
     @cached_property
     def readers(self) -> dict[Instance, list[TaskStep]]:
-        """The steps that read each instance."""
         found: dict[Instance, list[TaskStep]] = {}
         for step in self.when:
             for b in dict.fromkeys(self.problem.tasks[step.task].reads):
@@ -227,7 +222,6 @@ class _Check:
 
     @cached_property
     def lives(self) -> dict[Instance, tuple[int, int]]:
-        """Waves [first, past) of each instance."""
         touched: dict[Instance, list[int]] = {}
         for step, w in self.when.items():
             task = self.problem.tasks[step.task]
@@ -245,7 +239,6 @@ class _Check:
 
     @cached_property
     def tied(self) -> dict[Instance, Instance]:
-        """The instance that each tied result updates."""
         return {
             self.write(step, result): self.read(step, operand)
             for step in self.when
@@ -253,7 +246,6 @@ class _Check:
         }
 
     def outside(self, instance: Instance) -> bool:
-        """Return whether ties put the instance into a pinned buffer."""
         return self.anchor(instance) in self.pinned_anchors
 
     @cached_property
@@ -262,7 +254,6 @@ class _Check:
         return {self.anchor(i) for i in self.lives if self.pinned(i)}
 
     def anchor(self, instance: Instance) -> Instance:
-        """Return the operand that a chain of ties begins with."""
         seen = set()
         while instance in self.tied and instance not in seen:
             seen.add(instance)
@@ -270,25 +261,20 @@ class _Check:
         return instance
 
     def pinned(self, instance: Instance) -> bool:
-        """Return whether it exists outside the arena."""
         return self.problem.buffers[instance[0]].pinned
 
     def read(self, step: TaskStep, buffer: int) -> Instance:
-        """Return the instance of `buffer` that `step` reads."""
         pinned = self.problem.buffers[buffer].pinned
         return buffer, 0 if pinned else self.plan.sources.get((step, buffer), 0)
 
     def write(self, step: TaskStep, buffer: int) -> Instance:
-        """Return the instance of `buffer` that `step` writes."""
         return buffer, 0 if self.problem.buffers[buffer].pinned else step.copy
 
     def step(self, step: TaskStep) -> str:
-        """Name a step in a message."""
         name = self.problem.tasks[step.task].name or f"task {step.task}"
         return f"{name!r}" + (f" (copy {step.copy})" if step.copy else "")
 
     def name(self, instance: Instance) -> str:
-        """Name an instance in a message."""
         b, copy = instance
         named = 0 <= b < len(self.problem.buffers) and self.problem.buffers[b].name
         return f"{named or f'buffer {b}'}" + (f" (copy {copy})" if copy else "")

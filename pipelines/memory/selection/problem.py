@@ -162,7 +162,6 @@ class _Reducer:
             self.push(key)
 
     def run(self) -> None:
-        """Look at each pair until nothing changes."""
         while self.queue:
             key = self.queue.popleft()
             self.waits.discard(key)

@@ -255,7 +255,6 @@ class _Rounds:
 
 
 def _grounds(before: Candidate, after: Candidate) -> str:
-    """Describe what a site gives up, and for how many bytes."""
     texts = (
         f"{c.name} {1e6 * c.seconds:.4g} us, {sum(c.reads.values())} bytes of constants, "
         f"{c.scratch} of scratch"

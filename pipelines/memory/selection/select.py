@@ -65,7 +65,6 @@ class Descent:
         return self.costs[self._usage.start[group] : self._usage.start[group + 1]]
 
     def _fresh(self, group: int) -> Floats:
-        """Return the cost of each candidate of a group, given the others."""
         start = self._usage.start
         cost = self._own[start[group] : start[group + 1]].copy()
         for other, table in self._near[group]:
@@ -127,7 +126,6 @@ class Descent:
         return self.costs - self.costs[self._present][self._group]
 
     def _tried(self, number: int) -> tuple[int, int, tuple[slice, Floats]]:
-        """Return the group and candidate of a number, and the change of bytes."""
         group, candidate = self.place(number)
         change = self._usage.change(group, int(self.choice[group]), candidate)
         self._spend(_STEP + len(change[1]) * _MOVE_ENTRY)
@@ -422,7 +420,6 @@ class _Search:
             at = np.maximum(0.0, at + length * self._missing(bound) / max(norm, 1.0) * over)
 
     def _choose(self, messages: Messages, at: Floats) -> tuple[float, Ints]:
-        """Return the bound and a choice at these prices."""
         priced = np.concatenate(self.reduced.costs) + self.usage.price(at)
         costs = np.split(priced, self.usage.start[1:-1])
         bound = max(messages.sweep(costs) for _ in range(_SWEEPS))

@@ -166,7 +166,6 @@ class _Network:
 
     @cached_property
     def problem(self) -> SelectionProblem:
-        """The problem as `select` takes it."""
         steps, calls = len(self.sites.live), self.calls
         sites, sizes = self.sites.sites, self._sizes
         nothing = np.zeros(1)
@@ -200,7 +199,6 @@ class _Network:
         return edges
 
     def with_constants(self, choice: Sequence[int]) -> np.ndarray:
-        """Return a choice of candidates with the constants that it reads."""
         read = {
             k for s, c in zip(self.sites.sites, choice, strict=True) for k in s.candidates[c].reads
         }

@@ -1,5 +1,6 @@
 """Planning problems for tests: known shapes, random ones, and slow models that cannot be wrong."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
 
@@ -108,7 +109,7 @@ def problems(draw: st.DrawFn, max_tasks: int = 8, ties: bool = True, concurrency
 
 
 def naive_profile(
-    problem: PlanningProblem, waves: list[list[int]], reuse: bool = True
+    problem: PlanningProblem, waves: Sequence[Sequence[int]], reuse: bool = True
 ) -> list[int]:
     """Live bytes per wave, straight from the definition."""
     model = storages(problem, reuse)

@@ -6,9 +6,17 @@ for a dynamic dimension included), and how many results it has.
 
 import itertools
 import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+
+from pyc_mlir.iree.compiler import IreeSession, opened
+from pyc_mlir.iree.memory.versions import TO_ASYNC
+from pyc_mlir.pipelines.target.target import Target
+
+CPU = Target.named("cpu")
 
 ROWS = 32
 WIDTHS = (16, 24, 40, 64)
@@ -28,6 +36,17 @@ LOOP = b"""func.func @main(%x: tensor<16x16xf32>, %n: tensor<i32>) -> tensor<16x
   }
   return %r : tensor<16x16xf32>
 }"""
+
+
+@contextmanager
+def at_stream(
+    code: bytes, target: Target = CPU, flags: Sequence[str] = ()
+) -> Iterator[IreeSession]:
+    """A session whose module is stream IR as plans read it."""
+    with opened(code, target, flags) as session:
+        session.run(to="flow")
+        session.run_passes(TO_ASYNC)
+        yield session
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ from pyc_mlir.pipelines.memory.planner.problem import (
     SchedulePlan,
     TaskStep,
 )
+from pyc_mlir.pipelines.memory.planner.storage import choose_reuse
 from pyc_mlir.pipelines.memory.planner.validate import validate
-from pyc_mlir.pipelines.memory.planner.waves import choose_reuse
 
 ANY_PROBLEM = st.one_of(problems(max_tasks=10), problems(max_tasks=10, concurrency=3))
 

@@ -18,11 +18,18 @@ from planner_problems import (
     topological,
 )
 
-from pyc_mlir.pipelines.memory.planner import waves as module
+from pyc_mlir.pipelines.memory.planner import storage as module
 from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
 from pyc_mlir.pipelines.memory.planner.schedule import depth_first, greedy, parts, schedule
-from pyc_mlir.pipelines.memory.planner.storage import Storages, profile, run, storages
-from pyc_mlir.pipelines.memory.planner.waves import LOOK_AHEAD, group, wave_profile
+from pyc_mlir.pipelines.memory.planner.storage import (
+    LOOK_AHEAD,
+    group,
+    places,
+    profile,
+    run,
+    storages,
+    wave_profile,
+)
 
 
 def one_by_one(order) -> list[list[int]]:
@@ -36,7 +43,7 @@ def test_profile_is_the_definition(problem, reuse, random) -> None:
     found = profile(model, order)
     assert found.during == naive_profile(problem, one_by_one(order), reuse)
     i = random.randrange(len(order))
-    part = run(model, order[i:], i, {t: k for k, t in enumerate(order)}, found.before[i])
+    part = run(model, order[i:], i, places(order), found.before[i])
     assert part.during == found.during[i:]
 
 
@@ -135,7 +142,7 @@ def plain(problem: PlanningProblem, order, concurrency: int, limit: int | None) 
                 start = sum(map(len, waves)) + len(wave)
                 overtakes = len(ahead) - len(wave) + 1
                 whole = [*waves, joint, *([x] for x in behind)]
-                wave_bytes = plain_profile(model, whole)[len(waves)]
+                wave_bytes = naive_profile(problem, whole)[len(waves)]
                 if max(during[start : start + overtakes]) > limit or wave_bytes > limit:
                     continue
             wave, rest = joint, others
@@ -146,26 +153,6 @@ def plain(problem: PlanningProblem, order, concurrency: int, limit: int | None) 
 
 def _flat(waves) -> list[int]:
     return [t for wave in waves for t in wave]
-
-
-def plain_profile(model: Storages, waves) -> list[int]:
-    """Live bytes of each wave, from the first and the last wave that touches each storage."""
-    when = {t: w for w, wave in enumerate(waves) for t in wave}
-    live = [0] * len(waves)
-    for s, touchers in enumerate(model.touchers):
-        if touchers:
-            last = len(waves) - 1 if model.stays[s] else max(when[t] for t in touchers)
-            for w in range(min(when[t] for t in touchers), last + 1):
-                live[w] += model.size[s]
-    for w, wave in enumerate(waves):
-        for t in wave:
-            alone = [
-                s
-                for s in model.touches[t]
-                if not model.stays[s] and all(x == t or when[x] < w for x in model.touchers[s])
-            ]
-            live[w] -= model.saved(t, alone)
-    return live
 
 
 def wide(seed: int, count: int) -> PlanningProblem:
@@ -229,7 +216,7 @@ def test_the_answer_is_the_plain_one_for_wide_graphs(seed, monkeypatch) -> None:
             found = group(model, order, concurrency=8, limit=limit)
             assert [list(w) for w in found] == plain(problem, order, 8, limit)
             assert topological(problem, _flat(found))
-            assert wave_profile(model, found) == plain_profile(model, found)
+            assert wave_profile(model, found) == naive_profile(problem, found)
 
 
 @given(problems(max_tasks=8, concurrency=3), st.randoms(use_true_random=False))

@@ -8,14 +8,14 @@ from conftest import FULL
 from hypothesis import given
 from hypothesis import strategies as st
 from planner_problems import branches, chain, layered, problems
+from stream_programs import at_stream
 from stream_programs import branches as wide_program
 from stream_programs import layered as layered_program
 
 from pyc_mlir.api import compile
 from pyc_mlir.compilation.assign_memory import pack_slices
-from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.memory.calls import held_bytes
-from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish
+from pyc_mlir.iree.memory.versions import carry_out, finish
 from pyc_mlir.pipelines.memory.planner import planner
 from pyc_mlir.pipelines.memory.planner.planner import (
     MODES,
@@ -149,9 +149,7 @@ def test_a_program_with_two_entries_is_planned_once(monkeypatch) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_sizes_are_known_before_the_phase_ends(name) -> None:
     """What the module holds is the same before and after the passes that only one version sees."""
-    with opened(PROGRAMS[name].code, CPU) as session:
-        session.run(to="flow")
-        session.run_passes(TO_ASYNC)
+    with at_stream(PROGRAMS[name].code) as session:
         version = carry_out(session, session.module, {}, pack_slices, CPU)
         finish(session, version)
         assert held_bytes(session.module) == version.allocations.constants

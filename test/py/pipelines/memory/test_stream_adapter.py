@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from conftest import FULL
-from stream_programs import Program, branches, chain, layered
+from stream_programs import Program, at_stream, branches, chain, layered
 
 from pyc_mlir.api import compile
 from pyc_mlir.compilation import assign_memory
@@ -21,9 +21,9 @@ from pyc_mlir.compilation.build import Plan, build
 from pyc_mlir.compilation.lower import Lowered
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.compiler import compile_module, opened
+from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.iree.diagnostics import CompileError
-from pyc_mlir.iree.memory.versions import TO_ASYNC, Version, carry_out, finish, regions_of
+from pyc_mlir.iree.memory.versions import Version, carry_out, finish, regions_of
 from pyc_mlir.pipelines.choices.choices import Policy
 from pyc_mlir.pipelines.choices.evidence import PlanBytes, Reason
 from pyc_mlir.pipelines.memory.planner.planner import MODES
@@ -138,9 +138,7 @@ def run(vmfb: bytes, program: Program) -> tuple[list[bytes], int]:
 
 def carried_out(program: Program, plans: Plans, pack=first_fit) -> tuple[bytes, str, list]:
     """The program under `plans` whether or not they are good: vmfb, stream IR, problems."""
-    with opened(program.code, CPU) as session:
-        session.run(to="flow")
-        session.run_passes(TO_ASYNC)
+    with at_stream(program.code) as session:
         start = session.module
         with session.context:
             problems = {r.index: r.problem for r in regions_of(start, CPU)}

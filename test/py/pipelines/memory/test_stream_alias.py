@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import FULL
+from stream_programs import at_stream
 
 from pyc_mlir.compilation.assign_memory import planner_of
 from pyc_mlir.compilation.build import SETTINGS, Plan, build
@@ -14,8 +15,8 @@ from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, make_options
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.iree.compiler import opened, run
-from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish, regions_of
+from pyc_mlir.iree.compiler import run
+from pyc_mlir.iree.memory.versions import carry_out, finish, regions_of
 from pyc_mlir.pipelines.memory.planner.planner import plan
 from pyc_mlir.pipelines.memory.stream_alias import POINTS, ROWS, Bodies
 from pyc_mlir.runtime.array import to_device
@@ -37,11 +38,8 @@ def proven(function: Callable[..., Any], *shapes: tuple[int, ...], forms=FORMS) 
     """The pairs of each dispatch, in the order of the text, waves and results left out."""
     options = make_options()
     code = lowered(function, *shapes).code
-    with opened(code, options.target, SETTINGS["plain"]) as session:
-        session.run(to="flow")
-        session.run_passes(TO_ASYNC)
-        with session.context:
-            return [sorted(p) for p in Bodies.of(session.module, forms).pairs.values()]
+    with at_stream(code, options.target, SETTINGS["plain"]) as session, session.context:
+        return [sorted(p) for p in Bodies.of(session.module, forms).pairs.values()]
 
 
 def softmax(x):
@@ -100,13 +98,11 @@ def test_a_form_needs_the_same_row_everywhere():
 
     options = make_options()
     for setting in SETTINGS.values():
-        with opened(lowered(both, (8, 8)).code, options.target, setting) as session:
-            session.run(to="flow")
-            session.run_passes(TO_ASYNC)
-            with session.context:
-                bodies = Bodies.of(session.module, FORMS)
-                texts = {str(p) for p in bodies.pairs.values()}
-                assert len(bodies.pairs) > 1 or texts == {"frozenset()"}
+        code = lowered(both, (8, 8)).code
+        with at_stream(code, options.target, setting) as session, session.context:
+            bodies = Bodies.of(session.module, FORMS)
+            texts = {str(p) for p in bodies.pairs.values()}
+            assert len(bodies.pairs) > 1 or texts == {"frozenset()"}
 
 
 def _row_max(x, y):
@@ -151,9 +147,7 @@ def run_in_place(code: bytes, target: str = "cpu") -> tuple[bytes, int]:
     """Compiled under the smallest plan, whether or not that is better; how often storage moved."""
     options = make_options(target=target)
     planner = planner_of(("memory_first",))
-    with opened(code, options.target, SETTINGS["plain"]) as session:
-        session.run(to="flow")
-        session.run_passes(TO_ASYNC)
+    with at_stream(code, options.target, SETTINGS["plain"]) as session:
         start = session.module
         with session.context:
             plans = {

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from kernel_runs import FLOAT, pointwise, targets
+from stream_programs import at_stream
 
 from pyc_mlir.compilation.assign_memory import MemoryRequest, planner_of
 from pyc_mlir.compilation.build import Plan, build
@@ -13,7 +14,6 @@ from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.iree.memory.versions import TO_ASYNC
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
 from pyc_mlir.pipelines.memory.stream_alias import POINTS, ROWS, Bodies, Pairs
 from pyc_mlir.pipelines.memory.stream_problem import DispatchCosts
@@ -62,13 +62,10 @@ def steps(target: Target, *attributes: str) -> str:
 
 def read(*attributes: str, forms: frozenset[str] = frozenset({POINTS})) -> tuple[Pairs, float]:
     """The pairs of the kernel, and the seconds of one run without its traffic."""
-    with opened(steps(CPU, *attributes).encode(), CPU, ()) as session:
-        session.run(to="flow")
-        session.run_passes(TO_ASYNC)
-        with session.context:
-            (symbol,) = {symbol_of(op) for op in find(session.module, DISPATCH)}
-            pairs = Bodies.of(session.module, forms)(symbol)
-            return pairs, DispatchCosts(session.module, CPU)(symbol, 0).seconds
+    with at_stream(steps(CPU, *attributes).encode()) as session, session.context:
+        (symbol,) = {symbol_of(op) for op in find(session.module, DISPATCH)}
+        pairs = Bodies.of(session.module, forms)(symbol)
+        return pairs, DispatchCosts(session.module, CPU)(symbol, 0).seconds
 
 
 def test_declared_operations_are_counted():

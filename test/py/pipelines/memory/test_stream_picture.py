@@ -3,13 +3,11 @@
 from typing import Any
 
 import pytest
-from stream_programs import Program, branches, chain, layered
+from stream_programs import Program, at_stream, branches, chain, layered
 
-from pyc_mlir.iree.compiler import opened
 from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.stream_apply import watch
 from pyc_mlir.pipelines.streams.ir import constant_of, find, maker
-from pyc_mlir.pipelines.target.target import Target
 
 TO_ASYNC = (
     "iree-util-verify-initialization-order,iree-stream-tensor-transformation-pipeline,"
@@ -20,9 +18,7 @@ TO_ASYNC = (
 def layouts_of(program: Program) -> list[tuple[ArenaLayout | None, int | None]]:
     """Per pack IREE's layout, and the bytes of the transients that it allocates."""
     found = []
-    with opened(program.code, Target.named("cpu"), ()) as session:
-        session.run(to="flow")
-        session.run_passes(TO_ASYNC)
+    with at_stream(program.code) as session:
         session.run_passes("iree-stream-schedule-allocation")
         with session.context:
             module = session.module
