@@ -24,8 +24,7 @@ from pyc_mlir.measure.records import Record, Report, record
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "test" / "py"), str(ROOT / "test" / "py" / "support")]
-from scenarios import SCENARIOS, Scenario  # noqa: E402  (the path is set above)
-from slices import (  # noqa: E402
+from slices import (  # noqa: E402  (the path is set above)
     FIRST_HOUR,
     LIT,
     MUTANTS,
@@ -115,33 +114,8 @@ def counted(rows: Rows) -> Iterator[Record]:
             yield record(name, "pyc", outcome, "cases", number)
 
 
-def scenario_records(rows: Rows) -> Iterator[Record]:
-    """Yield how often each scenario of these tests was done: 0 where one of its tests failed."""
-    by_test: dict[str, list[Mapping[str, Any]]] = {}
-    for test_id, row in rows.items():
-        test = test_id.partition("[")[0].removeprefix("test/py/")
-        by_test.setdefault(test, []).append(row)
-    for scenario in SCENARIOS:
-        own = [row for test in scenario.tests for row in by_test.get(test, ())]
-        if own:
-            passed = {row["outcome"] for row in own} == {"passed"}
-            times = done(scenario, own) if passed else 0
-            yield record(f"scenario: {scenario.name}", "pyc", "as expected", scenario.what, times)
-
-
-def done(scenario: Scenario, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Count how often the tests of these rows did what a scenario says."""
-    if scenario.sampled is None:
-        return len(rows)
-    if scenario.full is not None:
-        return scenario.full
-    return sum(
-        n for row in rows for counts in row.get("counts", {}).values() for n in counts.values()
-    )
-
-
 def report_of(one: Slice, rows: Rows, seconds: float) -> Report:
-    """Summarize a slice: counts by outcome, seconds, reasons of skips, counts and scenarios."""
+    """Summarize a slice: counts by outcome, seconds, reasons of skips, what tests counted."""
     outcomes = Counter(row["outcome"] for row in rows.values())
     reasons = Counter(row.get("reason", "") for row in rows.values() if row["outcome"] == "skipped")
     failed = sorted(i for i, row in rows.items() if row["outcome"] == "failed")
@@ -156,7 +130,6 @@ def report_of(one: Slice, rows: Rows, seconds: float) -> Report:
         *(record("tests", "pyc", name, "tests", outcomes[name]) for name in names),
         record("tests", "pyc", "time", "s", round(seconds, 1)),
         *counted(rows),
-        *scenario_records(rows),
     ]
     return Report(f"tests: {one.name}", probe(), settings, records)
 

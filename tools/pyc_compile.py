@@ -202,7 +202,7 @@ def check(flags: argparse.Namespace) -> None:
         _check_replay(flags)
     if flags.emit == "vmfb" and flags.compile_to:
         raise cli.usage_error(TOOL, "expected --emit vmfb or --compile-to, got both")
-    if is_binary(flags) and (flags.output is None or (flags.output == "-" and _is_terminal())):
+    if is_binary(flags) and (flags.output is None or (flags.output == "-" and sys.stdout.isatty())):
         raise cli.usage_error(TOOL, "expected -o FILE for the program, got none")
     # A compile takes long: report an output that cannot be written before it.
     others = (flags.output, flags.model, flags.replay, flags.recipe, flags.contract)
@@ -233,10 +233,6 @@ def _check_replay(flags: argparse.Namespace) -> None:
 def is_binary(flags: argparse.Namespace) -> bool:
     """Return True when the output is a program, not text."""
     return flags.emit in (None, "vmfb") and not flags.compile_to
-
-
-def _is_terminal() -> bool:
-    return sys.stdout.isatty()
 
 
 def list_targets() -> str:

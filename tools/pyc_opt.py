@@ -44,7 +44,10 @@ def _main(argv: Sequence[str]) -> int:
         if flags.help or flags.version:
             print(help_text() if flags.help else _version(), end="")
             return 0
-        data = b"" if flags.list_passes or flags.show_dialects else _read(flags.input)
+        if flags.list_passes or flags.show_dialects:
+            data = b""
+        else:
+            data = sys.stdin.buffer.read() if flags.input == "-" else read_file(flags.input)
     except PycError as error:
         print(f"pyc-opt: error: {error}", file=sys.stderr)
         return 1
@@ -70,10 +73,6 @@ def _version() -> str:
     from importlib.metadata import version  # 20 ms that other runs need not pay
 
     return f"pyc-opt {version('pyc-mlir')} (MLIR of torch-mlir {version('torch-mlir')})\n"
-
-
-def _read(path: str) -> bytes:
-    return sys.stdin.buffer.read() if path == "-" else read_file(path)
 
 
 def _work(flags: OptFlags, data: bytes, progress: Callable[[int], None]) -> int:

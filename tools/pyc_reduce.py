@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -51,7 +52,11 @@ def _run(argv: list[str]) -> int:
         require_writable(flags.output)
     from pyc_mlir.debug.reduce import reduce_module
 
-    found = reduce_module(_text(flags.module), fails, _tell, flags.module)
+    # What is no UTF-8 does not parse either, and that error names the place.
+    is_piped = flags.module == "-"
+    text = sys.stdin.read() if is_piped else read_file(flags.module).decode(errors="replace")
+    tell = partial(print, file=sys.stderr, flush=True)
+    found = reduce_module(text, fails, tell, flags.module)
     head = f"{found.ops} of {found.before} ops are left; {found.tries} modules were tried"
     if flags.output == "-":
         print(found.text)
@@ -136,15 +141,6 @@ def _written(folder: Path, text: str) -> Path:
     path = folder / "module.mlir"
     write_file(path, text.encode())
     return path
-
-
-def _text(path: str) -> str:
-    # What is no UTF-8 does not parse either, and that error names the place.
-    return sys.stdin.read() if path == "-" else read_file(path).decode(errors="replace")
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

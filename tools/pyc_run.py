@@ -52,7 +52,13 @@ def _run(argv: Sequence[str]) -> int:
         return _replayed(flags)
     if flags.program is None:
         raise cli.usage_error(TOOL, "expected PROGRAM.vmfb or --capsule")
-    _check_output(flags.output)
+    if flags.output is not None and not flags.output.endswith((".npz", ".npy")):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"--output: expected FILE.npz or FILE.npy, got {flags.output!r}",
+        )
+    if flags.output is not None:
+        require_writable(flags.output)
     if flags.profile:
         require_writable(flags.profile)
     cli.require_own_log(TOOL, flags.log, (flags.program, flags.output))
@@ -124,19 +130,14 @@ def _called(flags: argparse.Namespace, program: "Program") -> int:
         placed = [to_device(a, program.device) for a in arrays]
         print(latency(lambda: program(*placed), flags.repeat))
     if flags.profile is not None:
-        _profile(flags, program, arrays)
+        profile = program.profile(*arrays, calls=flags.repeat, calibration=flags.calibration)
+        print(profile, end="")
+        print("".join(f"{name:<14} {text}\n" for name, text in _served(program.stats())), end="")
+        if flags.profile:
+            profile.trace(flags.profile)
     if flags.stats:
         print(statistics(program.stats(), program), end="")
     return cli.OK
-
-
-def _profile(flags: argparse.Namespace, program: "Program", arrays: Sequence[np.ndarray]) -> None:
-    """Print where the time of a call goes; write it as a trace if a file is named."""
-    profile = program.profile(*arrays, calls=flags.repeat, calibration=flags.calibration)
-    print(profile, end="")
-    print("".join(f"{name:<14} {text}\n" for name, text in _served(program.stats())), end="")
-    if flags.profile:
-        profile.trace(flags.profile)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -188,15 +189,6 @@ def make_parser() -> argparse.ArgumentParser:
         help="the allocator: caching keeps freed memory for the next call",
     )
     return parser
-
-
-def _check_output(path: str | None) -> None:
-    if path is not None and not path.endswith((".npz", ".npy")):
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"--output: expected FILE.npz or FILE.npy, got {path!r}"
-        )
-    if path is not None:
-        require_writable(path)
 
 
 def make_device(flags: argparse.Namespace) -> Any:

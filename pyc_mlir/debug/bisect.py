@@ -15,7 +15,7 @@ from typing import Any
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, write
 from pyc_mlir.artifact.compile_log import CompileLog
-from pyc_mlir.artifact.test_vectors import Samples, compare, make_inputs
+from pyc_mlir.artifact.test_vectors import compare, make_inputs
 from pyc_mlir.cache.store import differences
 from pyc_mlir.compilation.build import oracle_of
 from pyc_mlir.compilation.contract_check import (
@@ -203,20 +203,15 @@ def error_check(source: Any, inputs: Sequence[Any] | None, options: Options) -> 
     samples = make_samples(oracle_of(lowered), lowered.signature)
 
     def check(artifact: Artifact) -> bool | None:
-        program = Program(artifact, _device(artifact))
-        return any(_is_wrong(program, samples, i) for i in range(len(samples.samples)))
+        device = Device("local-sync") if artifact.manifest.device == "local" else None
+        program = Program(artifact, device)
+        for sample in samples.samples:
+            inputs = make_inputs(program.signature, sample.seed, sample.sizes)
+            if compare(serving(program).answer(inputs), sample.outputs, None).wrong:
+                return True
+        return False
 
     return check
-
-
-def _is_wrong(program: Program, samples: Samples, number: int) -> bool:
-    sample = samples.samples[number]
-    inputs = make_inputs(program.signature, sample.seed, sample.sizes)
-    return bool(compare(serving(program).answer(inputs), sample.outputs, None).wrong)
-
-
-def _device(artifact: Artifact) -> Device | None:
-    return Device("local-sync") if artifact.manifest.device == "local" else None
 
 
 @dataclass

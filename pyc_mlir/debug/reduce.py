@@ -120,7 +120,9 @@ class _Reducer:
         """Shrink sizes, each everywhere at once; not if weights lie outside of types."""
         if "dense_resource" in text:
             return text
-        for size in sorted(_sizes(text), reverse=True):
+        shapes = (match[1] for match in _TYPE.finditer(text) if match[1])
+        sizes = {int(d) for shape in shapes for d in shape.split("x") if d.isdigit() and int(d) > 1}
+        for size in sorted(sizes, reverse=True):
             for smaller in (n for n in (1, 2, size // 2) if n < size):
                 candidate = _verified(_resized(text, size, smaller))
                 if candidate is not None and self.fails(candidate):
@@ -213,11 +215,6 @@ def _argument_attributes(function: ir.Operation) -> list[ir.Attribute]:
     if "arg_attrs" not in function.attributes:
         return []
     return list(ir.ArrayAttr(function.attributes["arg_attrs"]))
-
-
-def _sizes(text: str) -> set[int]:
-    shapes = (match[1] for match in _TYPE.finditer(text) if match[1])
-    return {int(d) for shape in shapes for d in shape.split("x") if d.isdigit() and int(d) > 1}
 
 
 def _resized(text: str, size: int, smaller: int) -> str:

@@ -134,7 +134,10 @@ class Batcher:
                 rows = waiting.rows
                 if not self.most:
                     break
-            elif rows + waiting.rows <= self.most and _fit(together[0], waiting):
+            elif rows + waiting.rows <= self.most and all(
+                x.shape[1:] == y.shape[1:] and x.dtype == y.dtype
+                for x, y in zip(together[0].inputs, waiting.inputs, strict=True)
+            ):
                 together.append(waiting)
                 rows += waiting.rows
             else:
@@ -156,23 +159,12 @@ class Batcher:
             results = flat(self._call(*inputs))
         except PycError as error:
             # One request's mistake is not the others': each alone.
-            return [error] if len(together) == 1 else [self._alone(w) for w in together]
+            return [error] if len(together) == 1 else [self._answers([w])[0] for w in together]
         except BaseException as error:  # noqa: BLE001  (a worker must answer, and live on)
             return [internal_error(error)] * len(together)
         ends = np.cumsum([w.rows for w in together])
         shares = [np.split(r, ends[:-1]) for r in results]
         return [list(each) for each in zip(*shares, strict=True)]
-
-    def _alone(self, waiting: Waiting) -> Outcome:
-        (outcome,) = self._answers([waiting])
-        return outcome
-
-
-def _fit(a: Waiting, b: Waiting) -> bool:
-    return all(
-        x.shape[1:] == y.shape[1:] and x.dtype == y.dtype
-        for x, y in zip(a.inputs, b.inputs, strict=True)
-    )
 
 
 def _too_late() -> PycError:

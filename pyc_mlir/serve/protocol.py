@@ -116,7 +116,10 @@ def read_request(body: bytes, header_length: str | None, signature: Signature) -
         arrays[name], rest = _array(name, tensor, rest)
     if len(rest):
         raise _bad("request", "binary data of the inputs alone", f"{len(rest)} bytes more")
-    inputs = _in_order(arrays, signature)
+    names = [e.name for e in signature.inputs]
+    if set(arrays) != set(names):
+        raise _bad("inputs", f"the tensors {', '.join(names)}", ", ".join(arrays) or "none")
+    inputs = [arrays[n] for n in names]
     timeout = parameters.get("timeout")
     if timeout is not None and not (type(timeout) is int and 0 < timeout <= _MOST_TIMEOUT):
         raise _bad("parameters: timeout", f"1 to {_MOST_TIMEOUT} microseconds", _shown(timeout))
@@ -130,13 +133,6 @@ def read_request(body: bytes, header_length: str | None, signature: Signature) -
         own,
         None if timeout is None else timeout / 1e6,
     )
-
-
-def _in_order(arrays: Mapping[str, np.ndarray], signature: Signature) -> list[np.ndarray]:
-    names = [e.name for e in signature.inputs]
-    if set(arrays) != set(names):
-        raise _bad("inputs", f"the tensors {', '.join(names)}", ", ".join(arrays) or "none")
-    return [arrays[n] for n in names]
 
 
 def _array(name: str, tensor: Mapping[str, Any], rest: memoryview) -> tuple[np.ndarray, memoryview]:

@@ -170,7 +170,7 @@ class Comparisons:
     ) -> None:
         signature: Signature = build.program.signature
         inputs, answers = signature.arranged(args, _inputs_of(named)), flat(values)
-        size = sum(_nbytes(a) for a in (*inputs, *answers))
+        size = sum(int(getattr(a, "nbytes", 8)) for a in (*inputs, *answers))
         with self._changed:
             # Inputs that were given away, or that results were written to, cannot be read again.
             changed = named.get("donate") or _overlap(named.get("out"), inputs)
@@ -256,10 +256,6 @@ class Comparisons:
         if why:
             self.mismatches += 1
             self._report(Mismatch(sampled, [e.value for e in expected], why))
-
-
-def _nbytes(value: Any) -> int:
-    return int(getattr(value, "nbytes", 8))
 
 
 def _inputs_of(named: Mapping[str, Any]) -> dict[str, Any]:

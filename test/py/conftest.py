@@ -76,6 +76,11 @@ def sample(items: Sequence[T], n: int, seed: int = 0) -> list[T]:
     return [items[i] for i in sorted(chosen)]
 
 
+def rounds(sampled: int, full: int) -> int:
+    """How often a test does something; docs/scenarios.md names the number of a full run."""
+    return full if FULL else sampled
+
+
 def kept(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return the tests of a sampled run: none marked `full`, `n` cases of those `sampled(n)`."""
     cases: dict[str, list[pytest.Item]] = {}

@@ -111,17 +111,14 @@ class OptDriver:
         """Process the whole input."""
         try:
             outcome = self._run()
-            self._write_log()
+            if self.flags.pyc_log is not None:
+                write_log(self.log, self.flags.pyc_log)
             return outcome
         except PipelineError as error:
             self._say(error.message)
         except PycError as error:
             self._say(f"pyc-opt: error: {error}")
         return ToolOutcome(1, b"")
-
-    def _write_log(self) -> None:
-        if self.flags.pyc_log is not None:
-            write_log(self.log, self.flags.pyc_log)
 
     def _run(self) -> ToolOutcome:
         recipe = load_recipe(self.flags.pyc_recipe) if self.flags.pyc_recipe else None

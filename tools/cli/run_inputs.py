@@ -65,7 +65,12 @@ def read_inputs(
         elif text.endswith(".npz"):
             _add_archive(found, unnamed, Path(text), by_name)
         else:
-            _check_name(name, value, by_name)
+            is_value = _SPEC.match(value) is not None or value.endswith(".npy")
+            if is_value and _SPEC.match(name) is None:
+                there = ", ".join(f"`{n}`" for n in by_name) or "none"
+                raise _bad(
+                    f"--input {name}", f"the name of an input ({there})", f"no input `{name}`"
+                )
             unnamed.append(_value(text))
     left = [a.name for a in inputs if a.name not in found]
     if defaults is not None and not unnamed:
@@ -146,14 +151,6 @@ def _add_archive(
         raise _bad(str(path), f"the inputs' names ({', '.join(by_name)})", f"`{unknown[0]}`")
     for name, array in arrays.items():
         _add(found, name, array)
-
-
-def _check_name(name: str, value: str, by_name: dict[str, SignatureEntry]) -> None:
-    """Refuse NAME=VALUE where no input has that name."""
-    is_value = _SPEC.match(value) is not None or value.endswith(".npy")
-    if is_value and _SPEC.match(name) is None:
-        there = ", ".join(f"`{n}`" for n in by_name) or "none"
-        raise _bad(f"--input {name}", f"the name of an input ({there})", f"no input `{name}`")
 
 
 def _value(text: str) -> np.ndarray:

@@ -14,6 +14,7 @@ from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.pipelines.linalg import convert_to_linalg  # noqa: F401  (registers the rules)
 from pyc_mlir.pipelines.linalg.lowering import RULES
 from pyc_mlir.tools.docs.examples import accepted_dtypes, example_text, group_text
+from pyc_mlir.tools.docs.templates import filled
 
 _ATTRIBUTES: dict[Any, str] = {
     bool: "i1",
@@ -26,29 +27,17 @@ _ATTRIBUTES: dict[Any, str] = {
     tuple[float, ...]: "array<f64>",
 }
 
-_INTRODUCTION = f"""\
-# The pyc dialect
-
-{inspect.getdoc(Pyc)} {len(OPS)} operations in {len(ops.__all__)} families, and
-`pyc.group` with its terminator.
-
-- Element types: {", ".join(f"`{name}`" for name in DTYPES)}.
-- Every dimension may be dynamic (`?`). Elementwise operations broadcast as numpy does, except that
-  a dynamic dimension is never stretched at run time: against another size it must turn out equal,
-  which the compiled program checks. Only a dimension known to be 1 is stretched.
-- A parameter is an attribute; one that has its default value may be left out of the text.
-- Every operation is pure, has one result, and is verified at its own location.
-- How far elementwise operations are from exact results stands in [numerics](numerics.md).
-- The meaning of an operation is its numpy reference. `pyc_mlir.interpret(module, arrays)` runs it.
-- A primitive operation has a rule that lowers it to linalg; a composite one has a decomposition,
-  which the lowering and `pyc-decompose` share.
-- In Python an operation is a method of a builder: `b.softmax(x, axis=-1)`.
-"""
-
 
 def page() -> str:
     """Write the whole page."""
-    sections = [_INTRODUCTION, _contents()]
+    introduction = filled(
+        "dialect",
+        what=inspect.getdoc(Pyc),
+        operations=len(OPS),
+        families=len(ops.__all__),
+        types=", ".join(f"`{name}`" for name in DTYPES),
+    )
+    sections = [introduction, _contents()]
     for family in ops.__all__:
         sections.append(_family(family))
     return "\n".join([*sections, _groups()])

@@ -53,7 +53,7 @@ def stale(pages: Mapping[Path, str]) -> list[Path]:
 def main(argv: Sequence[str] | None = None, made: Pages = PAGES) -> int:
     """Write what changed, or with --check name it and return 1.
 
-    made: the pages; that of the fault-injection tests is made by test/py/support/scenarios_page.py.
+    made: the pages; test/py/support/pages.py makes those of the tests.
     """
     parser = argparse.ArgumentParser("gen_docs", description="Write the generated pages of docs/.")
     parser.add_argument("--check", action="store_true", help="write nothing, fail if stale")

@@ -31,15 +31,6 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
-class Check:
-    """A named question about a machine; PyC does not work where a required one finds a problem."""
-
-    name: str
-    required: bool
-    ask: Callable[[Machine], CheckResult]
-
-
-@dataclass(frozen=True)
 class CheckFinding:
     """The answer to one check."""
 
@@ -49,13 +40,23 @@ class CheckFinding:
     fix: str
 
 
+Ask = Callable[[Machine], CheckResult]
+# By name: whether PyC does not work where it finds a problem, and how it is found.
+CHECKS: dict[str, tuple[bool, Ask]] = {}
+
+
+def check(name: str, required: bool = False) -> Callable[[Ask], Ask]:
+    """Enter a question into the table; they are asked in the order of this file."""
+    return lambda ask: CHECKS.setdefault(name, (required, ask))[1]
+
+
 def diagnose(machine: Machine) -> list[CheckFinding]:
     """Run every check of the table, in its order."""
     findings = []
-    for check in CHECKS:
-        answer = check.ask(machine)
-        status = "ok" if not answer.fix else "fail" if check.required else "warn"
-        findings.append(CheckFinding(check.name, status, answer.found, answer.fix))
+    for name, (required, ask) in CHECKS.items():
+        answer = ask(machine)
+        status = "ok" if not answer.fix else "fail" if required else "warn"
+        findings.append(CheckFinding(name, status, answer.found, answer.fix))
     return findings
 
 
@@ -111,18 +112,14 @@ def _evidence_lines(place: Environments) -> list[str]:
     return lines
 
 
+@check("system")
 def _system(machine: Machine) -> CheckResult:
     system = machine.environment.system
     supported = system == "Linux x86_64"
     return CheckResult(system, "" if supported else "use Linux on x86-64, where PyC is tested")
 
 
-def _wrong_versions(machine: Machine, pins: Mapping[str, str]) -> list[str]:
-    # torch's builds differ behind the "+": 2.13.0+cpu is 2.13.0.
-    found = {name: version.partition("+")[0] for name, version in machine.versions.items()}
-    return [f"{n}=={pin}" for n, pin in pins.items() if found.get(n, pin) != pin]
-
-
+@check("installation", required=True)
 def _installation(machine: Machine) -> CheckResult:
     if machine.pins:
         return CheckResult(f"{PROJECT} {machine.environment.version}")
@@ -132,10 +129,13 @@ def _installation(machine: Machine) -> CheckResult:
 def _versions_answer(machine: Machine, pins: Mapping[str, str]) -> CheckResult:
     present = {n: machine.versions[n] for n in pins if n in machine.versions}
     found = ", ".join(f"{n} {v}" for n, v in present.items()) or "none installed"
-    wrong = _wrong_versions(machine, pins)
+    # torch's builds differ behind the "+": 2.13.0+cpu is 2.13.0.
+    bare = {n: v.partition("+")[0] for n, v in present.items()}
+    wrong = [f"{n}=={pin}" for n, pin in pins.items() if bare.get(n, pin) != pin]
     return CheckResult(found, f"pip install {' '.join(wrong)}" if wrong else "")
 
 
+@check("runtime packages", required=True)
 def _runtime_packages(machine: Machine) -> CheckResult:
     pins = machine.pins
     missing = [f"{n}=={v}" for n, v in pins.items() if n not in machine.versions]
@@ -148,10 +148,12 @@ def _compiler_pins(machine: Machine) -> dict[str, str]:
     return {n: v for n, v in machine.extra_pins.items() if n in COMPILE_PACKAGES}
 
 
+@check("compiler packages", required=True)
 def _compiler_versions(machine: Machine) -> CheckResult:
     return _versions_answer(machine, _compiler_pins(machine))
 
 
+@check("compiler")
 def _compiler(machine: Machine) -> CheckResult:
     pins = _compiler_pins(machine)
     wanted = [f"{n}=={v}" for n, v in pins.items() if n not in machine.versions]
@@ -165,11 +167,13 @@ def _compiler(machine: Machine) -> CheckResult:
     return CheckResult(f"back ends {', '.join(machine.targets)}", fix)
 
 
+@check("optional packages")
 def _optional_packages(machine: Machine) -> CheckResult:
     pins = {n: v for n, v in machine.extra_pins.items() if n not in COMPILE_PACKAGES}
     return _versions_answer(machine, pins)
 
 
+@check("onnx")
 def _onnx(machine: Machine) -> CheckResult:
     version = machine.versions.get("onnx")
     missing = "not installed: .onnx files cannot be read"
@@ -178,12 +182,14 @@ def _onnx(machine: Machine) -> CheckResult:
     )
 
 
+@check("cores")
 def _cores(machine: Machine) -> CheckResult:
     cores = machine.environment.cores
     one = "give the process a second core, or run on local-sync"
     return CheckResult(f"{cores} on {machine.environment.cpu}", "" if cores > 1 else one)
 
 
+@check("vector width")
 def _vectors(machine: Machine) -> CheckResult:
     env = machine.environment
     width = 8 * CpuInfo(frozenset(env.features), env.cores).vector_bytes
@@ -192,12 +198,14 @@ def _vectors(machine: Machine) -> CheckResult:
     return CheckResult(f"{width} bits ({' '.join(env.features) or 'no known feature'})", fix)
 
 
+@check("memory")
 def _memory(machine: Machine) -> CheckResult:
     gib = machine.environment.memory_gib
     fix = f"use a machine with {LEAST_MEMORY_GIB} GiB or more to compile larger models"
     return CheckResult(f"{gib} GiB", "" if gib >= LEAST_MEMORY_GIB else fix)
 
 
+@check("disk")
 def _disk(machine: Machine) -> CheckResult:
     free = machine.free_bytes
     fix = "free 1 GiB in the folder for temporary files, or set TMPDIR to another"
@@ -206,6 +214,7 @@ def _disk(machine: Machine) -> CheckResult:
     )
 
 
+@check("cpu devices", required=True)
 def _cpu_devices(machine: Machine) -> CheckResult:
     drivers = [machine.driver(kind) for kind in TARGETS["cpu"][1]]
     bad = [f"{d.name}: {d.problem}" for d in drivers if not d.devices]
@@ -215,6 +224,7 @@ def _cpu_devices(machine: Machine) -> CheckResult:
     return CheckResult(found, fix)
 
 
+@check("cuda device")
 def _cuda_device(machine: Machine) -> CheckResult:
     driver, gpus = machine.driver("cuda"), machine.environment.accelerators
     if driver.devices:
@@ -231,25 +241,8 @@ def _cuda_device(machine: Machine) -> CheckResult:
     )
 
 
+@check("vulkan device")
 def _vulkan_device(machine: Machine) -> CheckResult:
     driver = machine.driver("vulkan")
     fix = "install the GPU's Vulkan driver, or a software device by `make lavapipe`"
     return CheckResult(", ".join(driver.devices) or driver.problem, "" if driver.devices else fix)
-
-
-CHECKS: tuple[Check, ...] = (
-    Check("system", False, _system),
-    Check("installation", True, _installation),
-    Check("runtime packages", True, _runtime_packages),
-    Check("compiler packages", True, _compiler_versions),
-    Check("compiler", False, _compiler),
-    Check("optional packages", False, _optional_packages),
-    Check("onnx", False, _onnx),
-    Check("cores", False, _cores),
-    Check("vector width", False, _vectors),
-    Check("memory", False, _memory),
-    Check("disk", False, _disk),
-    Check("cpu devices", True, _cpu_devices),
-    Check("cuda device", False, _cuda_device),
-    Check("vulkan device", False, _vulkan_device),
-)

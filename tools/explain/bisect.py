@@ -2,12 +2,11 @@
 
 import argparse
 import sys
+from functools import partial
 
 from pyc_mlir.artifact.compile_log import read_compile_log
-from pyc_mlir.compilation.options import Options
 from pyc_mlir.debug.bisect import (
     Bisection,
-    Check,
     bisect,
     command_check,
     error_check,
@@ -25,19 +24,15 @@ def run(flags: argparse.Namespace) -> str:
     shapes = [InputShape.parse(text) for text in flags.input]
     model = read_model(flags.program, sys.stdin.buffer, *bad.reading)
     source, inputs = with_shapes_of(model, bad.signature, shapes)
-    check = _check(flags, source, inputs, options)
-    found = bisect(source, inputs, good, bad, options, check, _tell)
-    return text(found)
-
-
-def _check(flags: argparse.Namespace, source: object, inputs: list | None, o: Options) -> Check:
     if flags.check is not None:
-        return command_check(flags.check)
-    return latency_check() if flags.by == "latency" else error_check(source, inputs, o)
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+        check = command_check(flags.check)
+    elif flags.by == "latency":
+        check = latency_check()
+    else:
+        check = error_check(source, inputs, options)
+    tell = partial(print, file=sys.stderr, flush=True)
+    found = bisect(source, inputs, good, bad, options, check, tell)
+    return text(found)
 
 
 def text(found: Bisection) -> str:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from pyc_mlir.debug.diff import ChoiceDifference, ProgramDifference, Values
+from pyc_mlir.debug.diff import ChoiceDifference, ProgramDifference
 from pyc_mlir.tools.explain.facts import size
 
 _SHOWN = 100
@@ -14,12 +14,20 @@ def text(found: ProgramDifference, every: bool = False) -> str:
     if found.is_empty:
         return f"no difference: {found.same} equal decisions\n"
     parts = [
-        _section("compiled with", "".join(map(_condition, found.conditions))),
-        _section("bytes", "".join(map(_size, found.sizes))),
+        _section(
+            "compiled with",
+            "".join(f"  {name}: {_short(a)} -> {_short(b)}\n" for name, a, b in found.conditions),
+        ),
+        _section(
+            "bytes",
+            "".join(f"  {name}: {_bytes(a)} -> {_bytes(b)}\n" for name, a, b in found.sizes),
+        ),
         _section("choices that differ", "".join(map(_change, found.changes))),
     ]
     if every:
-        parts.append(_section("the same choice on other grounds", _all(found.restated)))
+        parts.append(
+            _section("the same choice on other grounds", "".join(map(_change, found.restated)))
+        )
     rest = f"{found.same} choices are the same"
     restated = f", {len(found.restated)} of them on other grounds" if found.restated else ""
     more = "; --decisions shows them" if found.restated and not every else ""
@@ -30,24 +38,13 @@ def _section(title: str, text: str) -> str:
     return f"{title}\n{text}" if text else ""
 
 
-def _all(changes: tuple[ChoiceDifference, ...]) -> str:
-    return "".join(map(_change, changes))
-
-
-def _condition(values: Values) -> str:
-    name, before, after = values
-    return f"  {name}: {_short(before)} -> {_short(after)}\n"
-
-
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _size(values: Values) -> str:
-    name, before, after = values
-    shown = [size(v) if isinstance(v, int) else "at run time" for v in (before, after)]
-    return f"  {name}: {shown[0]} -> {shown[1]}\n"
+def _bytes(value: Any) -> str:
+    return size(value) if isinstance(value, int) else "at run time"
 
 
 def _change(change: ChoiceDifference) -> str:

@@ -17,7 +17,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
 from pyc_mlir.pipelines.choices.log import Listed
-from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout, Rectangle
+from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout
 from pyc_mlir.pipelines.shapes.plan import ShapePlan
 from pyc_mlir.profile.build import placed, predict
 from pyc_mlir.profile.profile import Profile
@@ -151,7 +151,11 @@ def concerning(
     dispatch is one of the tasks of a region, whose plan was chosen.
     """
     word = re.compile(rf"(?<!\w){re.escape(text.removeprefix('pyc.'))}(?!\w)")
-    regions = {r.name for r in (report or MemoryReport()).regions if _has_task(r, text)}
+    regions = {
+        r.name
+        for r in (report or MemoryReport()).regions
+        if any(text == task.name for task in r.tasks)
+    }
 
     def concerns(decision: Listed) -> bool:
         site = decision.site
@@ -160,10 +164,6 @@ def concerning(
         return named or held or bool(regions & {site.key, site.op_id})
 
     return tuple(filter(concerns, decisions))
-
-
-def _has_task(region: RegionReport, text: str) -> bool:
-    return any(text == task.name for task in region.tasks)
 
 
 @dataclass(frozen=True)
@@ -326,10 +326,11 @@ def cost_of(alternative: Alternative) -> list[tuple[str, str]]:
 def rectangle_facts(region: RegionReport, layout: ArenaLayout, number: int) -> list[str]:
     """Return the known facts of one buffer, a fact a line."""
     r = layout.rectangles[number]
+    span = f"step {r.first}" if r.first == r.last else f"steps {r.first} to {r.last}"
     facts = [
         f"{r.buffer}{f' (copy {r.copy})' if r.copy else ''}",
         f"{size(r.bytes)} at offset {size(r.offset)}",
-        f"alive in {_steps(r)}",
+        f"alive in {span}",
     ]
     if r.writer is not None:
         facts.append(f"written by {task_name(region, r.writer)}")
@@ -354,10 +355,6 @@ def alive_at_peak(layout: ArenaLayout) -> tuple[int, list[int]]:
     step = layout.live_bytes.index(layout.peak_bytes)
     found = [i for i, r in enumerate(layout.rectangles) if r.first <= step <= r.last]
     return step, sorted(found, key=lambda i: (-layout.rectangles[i].bytes, i))
-
-
-def _steps(r: Rectangle) -> str:
-    return f"step {r.first}" if r.first == r.last else f"steps {r.first} to {r.last}"
 
 
 def _count(number: int, what: str) -> str:

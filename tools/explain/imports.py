@@ -6,7 +6,6 @@ The model is read as `pyc-compile` reads it, in a child process whose crash is s
 import argparse
 import json
 import sys
-from typing import Any
 
 from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.compilation.lower import report_import
@@ -23,17 +22,13 @@ def run(flags: argparse.Namespace) -> int:
         allow_bytecode()
     report = _report(flags)
     if flags.json is not None:
-        page = json.dumps(_shown(report), indent=1, ensure_ascii=False) + "\n"
+        derived = ("score", "flop_score", "where", "by_op", "by_family", "first")
+        shown = {**to_data(report), **{name: to_data(getattr(report, name)) for name in derived}}
+        page = json.dumps(shown, indent=1, ensure_ascii=False) + "\n"
         cli.write_text(flags.json, page)
     if flags.json != "-":
         print(text(flags.program, report), end="")
     return cli.REFUSED if report.breaks else cli.OK
-
-
-def _shown(report: ImportReport) -> dict[str, Any]:
-    """Return the report with what follows from it, as JSON data."""
-    derived = ("score", "flop_score", "where", "by_op", "by_family", "first")
-    return {**to_data(report), **{name: to_data(getattr(report, name)) for name in derived}}
 
 
 def _report(flags: argparse.Namespace) -> ImportReport:

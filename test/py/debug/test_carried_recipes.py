@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyc_mlir import nn
+from pyc_mlir import Recipe, nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.compile_log import read_compile_log, recipe_at
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug.replay import replay
-from pyc_mlir.pipelines.choices.choices import RECIPE, Coverage, Recipe, Site, coverage
+from pyc_mlir.pipelines.choices.choices import RECIPE, Coverage, Site, coverage
 
 X = np.zeros((8, 32), np.float32)
 KERNELS = "pyc-select-kernels"

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
+from pyc_mlir import ReasonCode
 from pyc_mlir.debug.minimal import minimal
 from pyc_mlir.debug.reduce import reduce_module
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
@@ -127,12 +128,14 @@ def test_values_that_a_region_reads_become_arguments():
 
 
 def test_a_module_that_passes_is_refused():
-    with pytest.raises(PycError, match="expected a module that fails") as caught:
-        reduce_module(SIXTY, lambda text: False)
-    assert caught.value.code is ReasonCode.BAD_ARGUMENT
-    with pytest.raises(PycError) as caught:
-        reduce_module("func.func", lambda text: True)
-    assert caught.value.code is ReasonCode.INVALID_IR
+    refused(
+        ReasonCode.BAD_ARGUMENT,
+        reduce_module,
+        SIXTY,
+        lambda text: False,
+        match="expected a module that fails",
+    )
+    refused(ReasonCode.INVALID_IR, reduce_module, "func.func", lambda text: True)
 
 
 # The command line.

@@ -9,26 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 from calibrations import host_calibration
+from faults import fault
 
-from pyc_mlir import nn
+from pyc_mlir import Contract, PycError, ReasonCode, Target, TensorSpec, nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.compile_log import CompileLog, head_of, read_compile_log, recipe_at
 from pyc_mlir.compilation import attempts
-from pyc_mlir.compilation import lower as lowering
 from pyc_mlir.compilation.build import Plan
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.debug import replay
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.mlir_text import parse_mlir
-from pyc_mlir.frontends.python.specs import TensorSpec
-from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.log import COMPILE, Conditions, load_recipe, write_log
-from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools import pyc_compile
 
 TEXT = """func.func @main(%x: tensor<?x32xf32> {pyc.name = "x", pyc.dims = ["n", ""]},
@@ -217,20 +212,9 @@ def test_flags_with_paths_keep_their_names_only(tmp_path):
 @pytest.mark.full
 def test_a_stand_in_is_replayed(monkeypatch, tmp_path):
     """The log of IREE's code that took the place of a wrong program is one of that code."""
-    honest = lowering._optimize
-
-    def faulty(module: Any, options: Any, choices: Any) -> None:
-        if options.kernels == lowering.ALL_KERNELS:
-            wrong = parse_mlir(str(module).replace("pyc.tanh", "pyc.sin"), module.context)
-            for op in list(module.body.operations):
-                op.operation.erase()
-            for op in list(wrong.body.operations):
-                module.body.append(op)
-        honest(module, options, choices)
-
     contract = Contract(max_error="rounding", fallbacks=("iree",))
     with monkeypatch.context() as patch:
-        patch.setattr(lowering, "_optimize", faulty)
+        fault(patch, "pyc.tanh", "pyc.sin")
         made = build(TEXT, None, make_options(contract=contract))
     assert made.decisions[-1].site.pass_name == "oracle"
     program, _ = stored(tmp_path, made)

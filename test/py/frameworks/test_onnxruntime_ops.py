@@ -15,8 +15,7 @@ import ort_microsoft
 import ort_newer
 from f16_ranges import SCALES, difference
 
-from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir import PycError, interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.onnx.importer import import_onnx
 

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
 
 from clocked import Clocked
-from reason_table import two_plans
+from modules import two_plans
 from suites import selector
 
 from pyc_mlir import Device

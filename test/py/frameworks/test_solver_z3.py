@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from equivalence_mutants import takes
 
-from pyc_mlir import Relation, Tensor, equivalent
+from pyc_mlir import Counterexample, Proof, Relation, Tensor, Unknown, equivalent
 from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.types import BOOL, DTYPES, TensorType, is_float
-from pyc_mlir.equivalence import Counterexample, Proof, Unknown, replay
+from pyc_mlir.equivalence import replay
 from pyc_mlir.pipelines.pyc.equivalence.nodes import Graph, program
 from pyc_mlir.pipelines.pyc.equivalence.solver import Terms
 

@@ -5,6 +5,7 @@ has one kind, so that there only what looks like a name of ours is looked up.
 """
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -48,7 +49,7 @@ def docstrings() -> dict[str, list[ast.Constant]]:
 @cache
 def known() -> set[str]:
     """Return all words of code and of file names: not those of comments and docstrings."""
-    found = {"pyc_mlir", "test"}
+    found = {"pyc_mlir", "test", *dir(builtins)}
     files = [*ROOT.glob("*.*"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "test/lit").rglob("*")]
     for path in [*docstrings(), *(file.relative_to(ROOT).as_posix() for file in files)]:
         found.update(re.split(r"[/.]", path))

@@ -88,7 +88,9 @@ def exists(dotted: str) -> bool:
 @pytest.mark.parametrize("path", documents(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_documents_name_files_and_modules_that_exist(path):
     text = path.read_text()
-    assert not missing_files(text, set(sources()))
+    # A stored run names the files of its commit.
+    is_stored = path.parent.name == "results" and text.startswith("<!-- Generated")
+    assert is_stored or not missing_files(text, set(sources()))
     assert not {name for name in DOTTED.findall(text) if not exists(name)}
 
 

@@ -8,9 +8,10 @@ import ast
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -82,29 +83,27 @@ MOST_LINES = Path(__file__).with_name("folder_lines.json")
 LOWER = "PYTHONPATH=test/py/support python test/py/lint/test_layers.py --lower"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Module:
     """One source file: its dotted name, and what it imports when loaded and when called."""
 
     name: str
     path: Path
     layer: int
-    tree: ast.Module
-    on_load: set[str] = field(default_factory=set)
-    on_call: set[str] = field(default_factory=set)
+    on_load: frozenset[str]
+    on_call: frozenset[str]
 
     @property
-    def imports(self) -> set[str]:
+    def imports(self) -> frozenset[str]:
         return self.on_load | self.on_call
+
+    @property
+    def folder(self) -> str:
+        return str(self.path.parent.relative_to(ROOT))
 
 
 def within(name: str, package: str) -> bool:
     return name == package or name.startswith(package + ".")
-
-
-def module_name(folder: str, path: Path) -> str:
-    parts = path.relative_to(ROOT / folder).with_suffix("").parts
-    return ".".join([LAYERS[folder], *(p for p in parts if p != "__init__")])
 
 
 def imported(node: ast.AST) -> Iterator[str]:
@@ -128,31 +127,33 @@ def literal_start(node: ast.AST) -> Iterator[str]:
             yield part.value.rstrip(".")
 
 
-def collect(node: ast.AST, module: Module, in_function: bool) -> None:
+def collect(node: ast.AST, in_function: bool = False) -> Iterator[tuple[bool, str]]:
+    """Yield what a tree imports, and whether a function does."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             for other in child.orelse:
-                collect(other, module, in_function)
+                yield from collect(other, in_function)
             continue
-        (module.on_call if in_function else module.on_load).update(imported(child))
+        yield from ((in_function, name) for name in imported(child))
         is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        collect(child, module, in_function or is_function)
+        yield from collect(child, in_function or is_function)
+
+
+def module(name: str, path: Path, layer: int, source: ast.AST) -> Module:
+    found = set(collect(source))
+    load, call = (frozenset(n for f, n in found if f == in_function) for in_function in (0, 1))
+    return Module(name, path, layer, load, call)
 
 
 @cache
 def modules() -> dict[str, Module]:
     found = {}
-    for layer, folder in enumerate(LAYERS):
+    for layer, (folder, package) in enumerate(LAYERS.items()):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            name = module_name(folder, path)
-            found[name] = Module(name, path, layer, tree(path))
-    for module in found.values():
-        collect(module.tree, module, in_function=False)
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            name = ".".join([package, *(p for p in parts if p != "__init__")])
+            found[name] = module(name, path, layer, tree(path))
     return found
-
-
-def folder_of(module: Module) -> str:
-    return str(module.path.parent.relative_to(ROOT))
 
 
 def own(name: str) -> str | None:
@@ -164,24 +165,24 @@ def own(name: str) -> str | None:
     return name
 
 
-def own_imports(module: Module, names: set[str]) -> set[str]:
-    return {target for n in names if (target := own(n)) and target != module.name}
-
-
-def packages_above(name: str) -> set[str]:
-    """The packages whose ``__init__`` runs before the module is loaded."""
-    parts = name.split(".")
-    above = (".".join(parts[:i]) for i in range(1, len(parts)))
-    return {package for package in above if package in modules()}
+def own_imports(module: Module, names: frozenset[str] | None = None) -> list[Module]:
+    """Our modules that one imports, by their names."""
+    found = {own(n) for n in (module.imports if names is None else names)} - {None, module.name}
+    return [modules()[name] for name in sorted(filter(None, found))]
 
 
 def reached_from(start: str) -> dict[str, str]:
-    """Everything of ours that loading and calling `start` may load, and who asked for it."""
+    """Everything of ours that loading and calling `start` may load, and who asked for it.
+
+    The ``__init__`` of the packages above a module runs before it.
+    """
     via, waiting = {start: ""}, [start]
     while waiting:
         current = modules()[waiting.pop()]
         names = current.on_load if current.path.name == "__init__.py" else current.imports
-        for target in own_imports(current, names) | packages_above(current.name):
+        parts = current.name.split(".")
+        above = {".".join(parts[:i]) for i in range(1, len(parts))} & modules().keys()
+        for target in {m.name for m in own_imports(current, names)} | above:
             if target not in via:
                 via[target] = current.name
                 waiting.append(target)
@@ -195,73 +196,55 @@ def way_to(name: str, via: dict[str, str]) -> str:
     return " <- ".join(steps)
 
 
-def find_cycle(edges: dict[str, set[str]]) -> list[str]:
+def find_cycle(edges: dict[str, Iterable[str]]) -> list[str]:
     """One cycle as a list of names, or nothing."""
-    state: dict[str, bool] = {}
-    path: list[str] = []
-
-    def visit(name: str) -> list[str]:
-        state[name] = True
-        path.append(name)
-        for target in sorted(edges[name]):
-            if state.get(target):
-                return [*path[path.index(target) :], target]
-            if target not in state and (cycle := visit(target)):
-                return cycle
-        path.pop()
-        state[name] = False
-        return []
-
-    for name in sorted(edges):
-        if name not in state and (cycle := visit(name)):
-            return cycle
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        return error.args[1][::-1]
     return []
 
 
-def functions(source: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(source):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+def wrong_imports(is_wrong: Callable[[Module, Module], bool]) -> list[str]:
+    """Name the imports between our modules that are wrong."""
+    return [
+        f"{module.folder}: {module.name} imports {target.name} of {target.folder}"
+        for module in modules().values()
+        for target in own_imports(module)
+        if is_wrong(module, target)
+    ]
 
 
 def test_imports_point_down():
-    layers = list(LAYERS)
-    wrong = [
-        f"{module.name} ({layers[module.layer]}/) imports {target} ({layers[there]}/)"
-        for module in modules().values()
-        for target in sorted(own_imports(module, module.imports))
-        if (there := modules()[target].layer) > module.layer
-    ]
+    wrong = wrong_imports(lambda module, target: target.layer > module.layer)
     assert not wrong, "imports point down only:\n" + "\n".join(wrong)
 
 
 def test_folders_import_one_way():
     """Packages without code of their own (``__init__``) are left out: they hold docstrings."""
     rank = {folder: i for i, folder in enumerate(FOLDERS)}
-    wrong = [
-        f"{folder_of(module)}: {module.name} imports {target} of {folder_of(modules()[target])}"
-        for module in modules().values()
-        for target in sorted(own_imports(module, module.imports))
-        if modules()[target].path.name != "__init__.py"
-        and rank[folder_of(modules()[target])] > rank[folder_of(module)]
-    ]
+    wrong = wrong_imports(
+        lambda module, target: (
+            target.path.name != "__init__.py" and rank[target.folder] > rank[module.folder]
+        )
+    )
     assert not wrong, "folders import those below them only:\n" + "\n".join(wrong)
 
 
 def test_the_compiler_does_not_import_the_laboratory():
     tools = list(LAYERS).index("tools")
-    wrong = [
-        f"{module.name} imports {target}"
-        for module in modules().values()
-        if module.layer < tools and not within(module.name, LABORATORY)
-        for target in sorted(own_imports(module, module.imports))
-        if within(target, LABORATORY)
-    ]
+    wrong = wrong_imports(
+        lambda module, target: (
+            module.layer < tools
+            and within(target.name, LABORATORY)
+            and not within(module.name, LABORATORY)
+        )
+    )
     assert not wrong, f"{LABORATORY} is imported by itself and by tools only:\n" + "\n".join(wrong)
 
 
 def test_no_folder_is_crowded():
-    counts = Counter(folder_of(m) for m in modules().values() if m.path.name != "__init__.py")
+    counts = Counter(m.folder for m in modules().values() if m.path.name != "__init__.py")
     crowded = {folder: n for folder, n in counts.items() if n > MAX_MODULES}
     assert not crowded, f"at most {MAX_MODULES} modules a folder, got {crowded}"
 
@@ -278,8 +261,7 @@ def test_only_doors_import(package):
 
 
 def test_no_import_cycles():
-    edges = {name: own_imports(module, module.imports) for name, module in modules().items()}
-    cycle = find_cycle(edges)
+    cycle = find_cycle({m.name: [t.name for t in own_imports(m)] for m in modules().values()})
     assert not cycle, "import cycle: " + " -> ".join(cycle)
 
 
@@ -303,10 +285,11 @@ def test_files_and_functions_are_small():
         text, where = path.read_text(), path.relative_to(ROOT)
         if (lines := text.count("\n")) > MAX_FILE:
             wrong.append(f"{where}: {lines} lines, at most {MAX_FILE}")
-        for node in functions(tree(path)):
-            length = (node.end_lineno or node.lineno) - node.lineno + 1
-            if length > MAX_FUNCTION:
-                wrong.append(f"{where}:{node.lineno}: {node.name} has {length} lines")
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > MAX_FUNCTION:
+                    wrong.append(f"{where}:{node.lineno}: {node.name} has {length} lines")
     assert not wrong, "\n".join(wrong)
 
 
@@ -314,7 +297,7 @@ def lines_of_folders() -> dict[str, int]:
     """Lines of Python by folder, without those of folders in it."""
     found = Counter[str]()
     for module in modules().values():
-        found[folder_of(module)] += module.path.read_text().count("\n")
+        found[module.folder] += module.path.read_text().count("\n")
     return dict(sorted(found.items()))
 
 
@@ -341,12 +324,11 @@ def f():
     importlib.import_module(f"torch_mlir.dialects.{name}")
     import_module("a.b" if c else "d.e")
 """
-    module = Module("m", ROOT, 0, ast.parse(source))
-    collect(module.tree, module, in_function=False)
-    assert module.on_load == {"torch_mlir.ir", "iree.runtime"}
-    assert module.on_call == {"iree.compiler.api.Session", "torch_mlir.dialects", "a.b", "d.e"}
-    assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
-    assert find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    read = module("m", ROOT, 0, ast.parse(source))
+    assert read.on_load == {"torch_mlir.ir", "iree.runtime"}
+    assert read.on_call == {"iree.compiler.api.Session", "torch_mlir.dialects", "a.b", "d.e"}
+    assert set(find_cycle({"a": ["b"], "b": ["c"], "c": ["b"]})) == {"b", "c"}
+    assert find_cycle({"a": ["b", "c"], "b": ["c"], "c": []}) == []
     assert own("pyc_mlir.dialects.errors.PycError") == "pyc_mlir.dialects.errors"
     assert own("numpy.ndarray") is None
 

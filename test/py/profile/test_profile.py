@@ -2,16 +2,15 @@
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from math import fsum
 
 import ml_dtypes
 import numpy as np
 import pytest
+from modules import two_plans
 from profiled import X, artifact_of, made_by_hand
-from reason_table import two_plans
+from pythons import without_compilers
 
 import pyc_mlir
 from pyc_mlir.artifact import artifact as artifacts
@@ -37,13 +36,6 @@ from pyc_mlir.profile.profile import KEY, Disturbance, Profile, table
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 
-WITHOUT_COMPILERS = """
-import sys
-for name in ("torch_mlir", "iree.compiler", "onnx"):
-    sys.modules[name] = None
-from pyc_mlir.tools.pyc_run import main
-sys.exit(main(sys.argv[1:]))
-"""
 GROUP = Decision(
     Site(SELECT, "group.1", 'loc(fused["conv"("m.onnx":3:1), "relu"("m.onnx":4:1)])'),
     "gemm:matmul+add",
@@ -223,12 +215,10 @@ def test_wrong_arguments_are_refused_before_anything_runs():
 @pytest.mark.full
 def test_pyc_run_needs_no_compiler(tmp_path):
     artifacts.write(artifact_of(), tmp_path / "p.vmfb")
-    command = [sys.executable, "-c", WITHOUT_COMPILERS, str(tmp_path / "p.vmfb")]
-    command += ["--input", "8x64xf32=1", "--repeat", "2", "--profile", str(tmp_path / "t.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "kernel gemm  matmul+add+relu" in done.stdout
-    assert "outside of dispatches" in done.stdout and (tmp_path / "t.json").exists()
+    flags = ["--input", "8x64xf32=1", "--repeat", "2", "--profile", tmp_path / "t.json"]
+    text = without_compilers("pyc_run", tmp_path / "p.vmfb", *flags)
+    assert "kernel gemm  matmul+add+relu" in text
+    assert "outside of dispatches" in text and (tmp_path / "t.json").exists()
 
 
 # Views of a profile: the table, HTML, the trace, JSON and back.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scenarios import count_of
+from conftest import rounds
 
 from pyc_mlir import Tensor
 from pyc_mlir.api import build
@@ -78,7 +78,7 @@ def flip(path: Path, seed: int) -> None:
 
 def test_flipped_bytes_are_found_dropped_and_written_again(store):
     name, key = written(store)
-    for seed in range(count_of("bytes of an entry flipped at random")):
+    for seed in range(rounds(60, 1000)):
         flip(store.path(name), seed)
         assert store.check(name) != "", seed
         assert code_of(store.read(name, key)) is ReasonCode.CACHE_DAMAGED, seed
@@ -176,7 +176,7 @@ def test_clock_jumps(tmp_path):
     clock, draw = Clock(), random.Random(7)
     store = CacheStore(tmp_path, 4 * 80_000, clock)
     missed = 0
-    for step in range(count_of("clock jumps by years between uses")):
+    for step in range(rounds(40, 300)):
         clock.now = max(1e9, clock.now + draw.choice((0, 1, 3e8, -3e8, 3600, -3600)))
         name, key = entry(draw.randrange(8))
         there = any(e.name == name for e in store.entries())
@@ -222,14 +222,14 @@ def test_read_only_folder_still_answers(tmp_path):
 @pytest.mark.parametrize("processes", [2, 8])
 @pytest.mark.full
 def test_processes_write_and_read_at_once(store, processes):
-    rounds = count_of("two and eight processes write, read and drop the same entries")
-    done = run_script("race", store.folder, processes, rounds)
+    times = rounds(15, 100)
+    done = run_script("race", store.folder, processes, times)
     assert done == {"wrong": 0, "events": [], "making": [], "damaged": []}
 
 
 @pytest.mark.full
 def test_killed_while_writing(store):
-    kills = count_of("SIGKILL while an entry is written")
+    kills = rounds(25, 200)
     done = run_script("kill", store.folder, kills)
     assert done["damaged"] == [] and done["making"] == [] and done["lost"] == 0
     assert done["kills"] == kills

@@ -3,13 +3,12 @@
 What grows is told as resident bytes once all that nobody holds is freed and given back.
 """
 
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 from conftest import FULL, sample
+from pythons import python
 
 COMPILES = 1000 if FULL else 10
 # Compiles before the first look: caches fill, the allocator's pools find their size.
@@ -96,8 +95,7 @@ def grown_mb(compile_one: str, folder: Path) -> float:
     """MB by which a process grows over `COMPILES` calls of the `compile_one` of a script."""
     script = folder / "script.py"
     script.write_text(f"{MEASURE}\n{textwrap.dedent(compile_one)}\nmeasure(compile_one)\n")
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    done = python(script, timeout=SECONDS)
     assert done.returncode == 0, done.stderr[-2000:]
     return float(done.stdout.split()[-1])
 
@@ -137,8 +135,7 @@ def test_what_a_compile_made_goes_with_it_and_not_with_the_cyclic_collector(tmp_
     script = tmp_path / "script.py"
     compile_one = HEAD + COMPILED["compared with the reference"]
     script.write_text(f"import numpy as np\n{compile_one}\n{CYCLES}")
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    done = python(script, timeout=SECONDS)
     assert done.returncode == 0, done.stderr[-2000:]
     left = done.stdout.splitlines()
     assert not [line for line in left if line.startswith(("pyc_mlir", "iree"))]

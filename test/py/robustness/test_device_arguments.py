@@ -17,12 +17,11 @@ from random_graphs import Drawing, Graph, Rejected, Value
 from random_ops import FLOATS, I64, NUMBERS, number, propose, ranked
 
 import pyc_mlir
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir import Device, PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.runtime.array import import_dlpack, to_device
-from pyc_mlir.runtime.device import Device
 
 FIRST_SEED, BATCH = 110_003, 20 if FULL else 4
 REDUCTIONS = ("none", "add", "mul", "min", "max")

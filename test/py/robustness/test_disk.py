@@ -7,8 +7,6 @@ has tests of its own (test_cache_store.py).
 import errno
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,16 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 from faults import largest_file
+from pythons import python
+from refusals import refused
 
 import pyc_mlir
+from pyc_mlir import Contract, ReasonCode
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import write
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util import files
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report
-from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.tools import pyc_bench, pyc_compile, pyc_explain, pyc_opt, pyc_run
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli.opt_flags import parse_flags
@@ -183,8 +182,7 @@ def test_a_folder_that_may_only_be_read():
         here.chmod(0o755)
         (here / "model.mlir").write_text(MODEL)
         write(build(MODEL, None, make_options()), here / "p.vmfb")
-        command = [sys.executable, "-c", READ_ONLY, name, json.dumps(lines)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        done = python("-c", READ_ONLY, name, json.dumps(lines))
         here.chmod(0o755)
         assert done.returncode == 0, done.stderr
         output_text = done.stderr.partition("READ-ONLY")[2]
@@ -204,9 +202,12 @@ def test_temporary_files_need_a_place(tmp_path, there):
         "full": lambda _: scratch.ROOM_BYTES - 1,
         "unknown": lambda _: os.statvfs("/none").f_bfree,
     }
-    with pytest.raises(PycError, match="by the environment variable TMPDIR") as caught:
-        scratch.require_room({"TMP": str(folder)}, free.get(there, scratch.free_bytes))
-    assert caught.value.code is ReasonCode.FILE_ACCESS and str(folder) in caught.value.message
+    error = refused(
+        ReasonCode.FILE_ACCESS,
+        lambda: scratch.require_room({"TMP": str(folder)}, free.get(there, scratch.free_bytes)),
+        match="by the environment variable TMPDIR",
+    )
+    assert str(folder) in error.message
 
 
 def test_the_first_variable_names_the_folder(tmp_path):
@@ -217,9 +218,7 @@ def test_the_first_variable_names_the_folder(tmp_path):
 
 def test_a_compile_without_room_is_refused(folder, monkeypatch, capfd):
     monkeypatch.setenv("TMPDIR", "/nonexistent")
-    with pytest.raises(PycError) as caught:
-        build(MODEL, None, make_options())
-    assert caught.value.code is ReasonCode.FILE_ACCESS
+    refused(ReasonCode.FILE_ACCESS, lambda: build(MODEL, None, make_options()))
     assert pyc_compile.run(LINES["pyc-compile -o"][1]) == 1
     assert "[FILE_ACCESS]" in capfd.readouterr().err
 
@@ -237,7 +236,9 @@ def test_a_disk_that_fills_up_while_a_worker_compiles():
     process.end_all()
     with largest_file(1000):
         process.start_early()
-    with pytest.raises(PycError, match="got: File too large") as caught:
-        build(MODEL, None, make_options(contract=Contract(max_compile_seconds=600)))
-    assert caught.value.code is ReasonCode.FILE_ACCESS
+    refused(
+        ReasonCode.FILE_ACCESS,
+        lambda: build(MODEL, None, make_options(contract=Contract(max_compile_seconds=600))),
+        match="got: File too large",
+    )
     assert build(MODEL, None, make_options(contract=Contract(max_compile_seconds=600))).vmfb

@@ -12,21 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import FULL, sample
+from conftest import FULL, rounds, sample
 from onnx_cases import cases, close, import_case, tensors
 from random_ops import draw_graph
-from scenarios import count_of
 
 import pyc_mlir
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir import Contract, PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
+from pyc_mlir.pipelines.choices.contract import ROUNDING
 
 ROUNDED = Contract(max_error=ROUNDING)
 # Not the seeds of the property tests. Batches, so that an interrupted full run goes on.
-FIRST_SEED, GRAPHS, BATCH = 50_000, count_of("random graphs"), 50
-CHUNKS, SAMPLED_CASES = 20, count_of("ONNX's node cases")
+FIRST_SEED, GRAPHS, BATCH = 50_000, rounds(6, 2000), 50
+CHUNKS, SAMPLED_CASES = 20, 12
 # What random graphs are compiled with besides; each changes the code or the plan.
 WAYS: Sequence[dict[str, Any]] = (
     {},

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import pyc_mlir
+from pyc_mlir import Device, Program
 from pyc_mlir.runtime.array import to_device
-from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.program import Program
 
 N = 24
 BASE = np.arange(4 * N * N, dtype=np.float32).reshape(2 * N, 2 * N) % 7 - 3

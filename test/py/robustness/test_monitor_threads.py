@@ -8,16 +8,15 @@ from threading import Event
 import numpy as np
 import pytest
 from contract_program import TEXT, W, X, reference
+from refusals import refused
 
+from pyc_mlir import Contract, Device, Program, PycError, ReasonCode
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.test_vectors import ExpectedResult
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
-from pyc_mlir.runtime.device import Device
+from pyc_mlir.pipelines.choices.contract import ROUNDING
 from pyc_mlir.runtime.plans import Serving
-from pyc_mlir.runtime.program import Program
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +68,8 @@ def test_what_cannot_be_computed_is_no_wrong_result(honest, monkeypatch):
 
     monkeypatch.setattr(Serving, "_answer", refuses)
     bare = replace(honest, checks=None)
-    with pytest.raises(PycError, match="64 bytes of memory") as caught:
-        Program(bare, Device("local-sync"))
-    assert caught.value.code is ReasonCode.RUNTIME_FAILED
+    refused(
+        ReasonCode.RUNTIME_FAILED,
+        lambda: Program(bare, Device("local-sync")),
+        match="64 bytes of memory",
+    )

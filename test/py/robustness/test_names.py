@@ -13,7 +13,7 @@ from onnx import helper
 from tool_runs import run_tool
 
 import pyc_mlir
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line, printable
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.tools.cli.common import Progress

@@ -2,14 +2,15 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from conftest import sample
+from pythons import python
+from refusals import refused
 
+from pyc_mlir import ReasonCode
 from pyc_mlir.cache.store import ARTIFACT, CHECKSUMS, KEY, CacheStore, sha256
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file
 
 TEXT = (
@@ -67,8 +68,7 @@ def ran(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     code = f"import sys; from pyc_mlir.{name} import main; sys.exit(main())"
     if name == "worker":
         code = "import sys; from pyc_mlir.worker.__main__ import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, *arguments[1:]]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    return python("-c", code, *arguments[1:], cwd=folder)
 
 
 @pytest.mark.parametrize("what", sample(list(READS), 5))
@@ -86,9 +86,7 @@ def test_a_pipe_is_not_waited_for(what: str, folder: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_file_is_refused(kind: str, tmp_path: Path) -> None:
     odd(kind, tmp_path / "odd")
-    with pytest.raises(PycError) as caught:
-        read_file(tmp_path / "odd")
-    assert caught.value.code is ReasonCode.FILE_ACCESS
+    refused(ReasonCode.FILE_ACCESS, read_file, tmp_path / "odd")
 
 
 def test_what_is_as_good_as_a_file() -> None:

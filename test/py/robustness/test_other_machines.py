@@ -5,8 +5,6 @@ A release of IREE's runtime that accepts a program of another one is no refusal,
 
 import re
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,18 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from modules import with_manifest
+from pythons import python
 
 import pyc_mlir
+from pyc_mlir import Contract, Device, Program, PycError, ReasonCode
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, to_bytes, write
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.target.cpu_features import LINUX_NAMES, used_in_code
 from pyc_mlir.pipelines.target.target import TARGETS, CpuInfo
-from pyc_mlir.runtime.device import Device, host_cpu
+from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.runtime.executable import other_runtime
-from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_run
 
 X = np.ones((4, 4), np.float32)
@@ -72,8 +69,7 @@ def without_drivers(folder: Path) -> dict[str, str]:
 
 def refused(environment: dict[str, str], code: str, *arguments: str) -> str:
     """The last line that a process says which a missing device ends."""
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = python("-c", code, *arguments, env=environment)
     assert done.returncode == 1, done.stderr
     last = done.stderr.strip().splitlines()[-1]
     assert last.endswith("[DEVICE_UNAVAILABLE]")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import sample
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
+from pyc_mlir import PycError, ReasonCode
+from pyc_mlir.dialects.errors import out_of_memory
 
 CHAIN = "\n".join(
     f'  %{i + 1} = "pyc.sigmoid"(%{i}) : (tensor<8xf32>) -> tensor<8xf32>' for i in range(200)

@@ -1,7 +1,7 @@
 """Every compile checks its own program: what is compared, what is not, what a difference does."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +11,10 @@ import pytest
 import threadpoolctl
 import wrong_kernels
 from faults import cancelling
+from refusals import refused
 
 import pyc_mlir
-from pyc_mlir import nn
+from pyc_mlir import CompileOptions, Contract, ReasonCode, TensorSpec, nn, trace
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.test_vectors import EDGES, FINITE_EDGES, make_inputs
@@ -24,16 +25,13 @@ from pyc_mlir.compilation import contract_check, references
 from pyc_mlir.compilation.contract_check import WrongResult
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
-from pyc_mlir.compilation.options import CompileOptions, make_options, resolve
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.compilation.options import make_options, resolve
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.python.recording import Effects
-from pyc_mlir.frontends.python.specs import TensorSpec
-from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
-from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
+from pyc_mlir.pipelines.choices.contract import ROUNDING
 from pyc_mlir.pipelines.linalg.functions import Number
 from pyc_mlir.tools import pyc_compile, pyc_explain
 
@@ -60,13 +58,6 @@ def check_of(artifact: Artifact) -> SelfCheck:
     return artifact.checks.check
 
 
-def refused(code: ReasonCode, call: Callable[[], object], text: str | None = None) -> PycError:
-    with pytest.raises(PycError, match=text) as caught:
-        call()
-    assert caught.value.code is code
-    return caught.value
-
-
 def test_it_is_on_by_default_and_can_be_switched_off():
     asked = (None, True, False)
     for variable, wanted in (("", (True, True, False)), ("0", (False, True, False))):
@@ -74,7 +65,9 @@ def test_it_is_on_by_default_and_can_be_switched_off():
         got = tuple(resolve(CompileOptions(check=c), None, environment).check for c in asked)
         assert got == wanted
     bad = {"PYC_CHECK": "no"}
-    refused(ReasonCode.BAD_ARGUMENT, lambda: resolve(CompileOptions(), None, bad), "PYC_CHECK")
+    refused(
+        ReasonCode.BAD_ARGUMENT, lambda: resolve(CompileOptions(), None, bad), match="PYC_CHECK"
+    )
 
 
 def blas_threads() -> set[int]:
@@ -196,7 +189,7 @@ def test_a_wrong_program_is_refused_with_the_decision_to_blame(monkeypatch):
     wrong_kernels.register(monkeypatch)
     x = np.ones((8, 64), np.float32)
     wrong = make_options(check=True, policy=TakesWrong())
-    error = refused(ReasonCode.WRONG_RESULT, lambda: build(nn.softmax, [x], wrong), "check=False")
+    error = refused(ReasonCode.WRONG_RESULT, build, nn.softmax, [x], wrong, match="check=False")
     assert isinstance(error, WrongResult)
     assert [d.chosen for d in error.blamed] == ["wrong:softmax"] and "wrong:softmax" in str(error)
     unchecked = build(nn.softmax, [x], make_options(check=False, policy=TakesWrong()))
@@ -212,7 +205,7 @@ def test_samples_have_indices_far_out_of_range(monkeypatch):
     for bound in ("at_least", "at_most"):
         monkeypatch.setattr(Number, bound, lambda index, bound: index)
     for function, inputs in calls:
-        refused(ReasonCode.WRONG_RESULT, lambda: build(function, inputs, ON), "sample 3")  # noqa: B023
+        refused(ReasonCode.WRONG_RESULT, build, function, inputs, ON, match="sample 3")
 
 
 def expected(source: Any, inputs: Sequence[Any] | None = None) -> Any:
@@ -280,7 +273,7 @@ def test_a_function_that_is_traced_otherwise_is_refused():
     def odd(x: Any) -> Any:
         return x + 1 if isinstance(x, np.ndarray) else x
 
-    refused(ReasonCode.TRACE_MISMATCH, lambda: build(odd, [X], ON))
+    refused(ReasonCode.TRACE_MISMATCH, build, odd, [X], ON)
 
 
 def test_a_cache_entry_is_checked_once(tmp_path, monkeypatch):

@@ -12,13 +12,11 @@ import pytest
 from conftest import ALL_CASES, FULL
 
 import pyc_mlir
+from pyc_mlir import Contract, Device, Program, PycError, ReasonCode
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Decision
-from pyc_mlir.pipelines.choices.contract import STRICT, Contract
-from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.program import Program
+from pyc_mlir.pipelines.choices.contract import STRICT
 
 MODELS = Path(__file__).parents[1] / "support" / "strict_models.py"
 NAMES = ("encoder", "images", "chain", "doubles") if ALL_CASES else ("encoder", "doubles")

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from conftest import sample
+from conftest import rounds, sample
 from onnx import helper
 from onnx_models import model
-from scenarios import count_of
 from worker_calls import LONG, TEXT, X, chain, compiled, refusal
 from worker_hooks import (
     ASKED_SLEEPS,
@@ -345,7 +344,7 @@ def test_a_command_counts_from_the_start_of_its_process(tmp_path, capsys):
 
 
 FIVE = np.linspace(-1, 1, 5, dtype=np.float32)
-MUTANTS = count_of("untrusted bytecode, damaged")
+MUTANTS = rounds(12, 200)
 
 
 def bytecode() -> bytes:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from clocked import Clocked
-from reason_table import two_plans
+from modules import two_plans
 
 import pyc_mlir
 from pyc_mlir import Contract, Device, TensorSpec

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir import PycError, ReasonCode
 from pyc_mlir.serve.limits import Limits
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from refusals import refused
 
+from pyc_mlir import PycError, ReasonCode
 from pyc_mlir.artifact.signature import Signature, SignatureEntry
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.serve.batching import Batcher, Waiting
 from pyc_mlir.serve.protocol import metadata, read_request, write_response
 from pyc_mlir.serve.rows import most_rows
@@ -131,9 +132,8 @@ def integers(kind: str, data: list) -> bytes:
     ],
 )
 def test_what_is_no_request_is_named(data, length, message):
-    with pytest.raises(PycError) as error:
-        read_request(data, length, SIGNATURE)
-    assert message in error.value.message and error.value.code is ReasonCode.BAD_ARGUMENT
+    error = refused(ReasonCode.BAD_ARGUMENT, read_request, data, length, SIGNATURE)
+    assert message in error.message
 
 
 WHOLE = {
@@ -361,9 +361,7 @@ def test_a_full_queue_refuses_and_late_or_cancelled_requests_are_not_computed():
     behind(call, batcher)
     (late,), (gone, last) = submitted(batcher, 1, deadline=0.0), submitted(batcher, 1, 1)
     gone.cancelled = True
-    with pytest.raises(PycError, match="fewer than 3 requests") as error:
-        submitted(batcher, 1)
-    assert error.value.code is ReasonCode.SERVER_BUSY
+    refused(ReasonCode.SERVER_BUSY, submitted, batcher, 1, match="fewer than 3 requests")
     call.free.set()
     batcher.close()
     assert told[late].code is ReasonCode.DEADLINE_PASSED and gone not in told

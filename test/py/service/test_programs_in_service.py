@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clocked import Clocked
+from refusals import refused
 
 import pyc_mlir
-from pyc_mlir import Program, PycError, ReasonCode, Service, Shadow, Targets
+from pyc_mlir import Array, Program, PycError, ReasonCode, Service, Shadow, Targets
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.runtime.array import Array, to_device
+from pyc_mlir.runtime.array import to_device
 from pyc_mlir.service.capsule import Capsule
 from pyc_mlir.service.shadow import Mismatch, Sampled
 from pyc_mlir.service.telemetry import BOUNDS, JsonLines
@@ -41,34 +42,33 @@ def test_a_swap_loses_and_tears_no_call(artifacts):
     """Every call under load is answered whole by one of the builds."""
     programs = [Program(artifacts[n]) for n in (1, 2)]
     allowed = {float(n) for n in (1, 2)}
-    wrong, calls, ended = [], [0] * 3, threading.Event()
+    answers, ended = [], threading.Event()
 
-    def call(number: int) -> None:
+    def call() -> None:
         while not ended.is_set():
-            added = np.unique(service(X) - X)
-            calls[number] += 1
-            if len(added) != 1 or added[0] not in allowed:
-                wrong.append(added)
+            answers.append(np.unique(service(X) - X).tolist())
 
     with Service(programs[0]) as service:
-        threads = [threading.Thread(target=call, args=(i,)) for i in range(3)]
-        for thread in threads:
-            thread.start()
+        threads = together(3, call)
         for i in range(1000):
             service.swap(programs[(i + 1) % 2])
         ended.set()
         for thread in threads:
             thread.join()
         found = service.snapshot()
-    assert not wrong and sum(calls) == found.calls > 0
+    assert all(len(added) == 1 and added[0] in allowed for added in answers)
+    assert len(answers) == found.calls > 0
     assert found.swaps == 1000 and found.build == 1001 and found.health == "ok"
 
 
 def test_a_build_of_another_signature_is_refused(artifacts):
     with Service(artifacts[1]) as service:
-        with pytest.raises(PycError, match="swap: expected a program with the signature") as error:
-            service.swap(artifacts["two"])
-        assert error.value.code is ReasonCode.BAD_ARGUMENT
+        refused(
+            ReasonCode.BAD_ARGUMENT,
+            service.swap,
+            artifacts["two"],
+            match="swap: expected a program with the signature",
+        )
         assert (service(X) == X + 1).all() and service.snapshot().build == 1
 
 
@@ -109,24 +109,20 @@ def test_a_new_build_is_not_judged_by_fewer_calls_than_a_window(artifacts, monke
 
 def test_a_quarantine_is_not_ended_by_calls_on_the_way(artifacts, monkeypatch):
     """Calls that began before answer, and are no proof that the build is right."""
-    free, inside = threading.Event(), threading.Semaphore(0)
-    program = Program(artifacts[2])
-    run, held = program._serving.run, [False]
+    free, inside, held = threading.Event(), threading.Semaphore(0), [False]
 
-    def hold(arrays):
+    def hold(run, arrays):
         if held[0]:
             inside.release()
             free.wait(10)
         return run(arrays)
 
-    monkeypatch.setattr(program._serving, "run", hold)
+    program = running(artifacts[2], monkeypatch, hold)
     shadow = Shadow(lambda x: x + 1, share=1)
     targets = Targets(window=2, p99_seconds=60)
     with Service(program, targets=targets, shadow=shadow, fallbacks=["refuse"]) as service:
         held[0] = True
-        threads = [threading.Thread(target=service, args=(X,)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
+        threads = together(4, service, X)
         for _ in threads:
             inside.acquire()
         service._distrust(Mismatch(Sampled(service._build, [X], [X], 0), [X], "another answer"))
@@ -138,36 +134,44 @@ def test_a_quarantine_is_not_ended_by_calls_on_the_way(artifacts, monkeypatch):
             service(X)
 
 
+def running(artifact, monkeypatch, run) -> Program:
+    """A program whose calls go through `run(honest, arrays)`."""
+    program = Program(artifact)
+    honest = program._serving.run
+    monkeypatch.setattr(program._serving, "run", lambda arrays: run(honest, arrays))
+    return program
+
+
 def slowed(artifact, monkeypatch, seconds: float = 0.01) -> Program:
     """A program whose calls take longer."""
-    program = Program(artifact)
-    run = program._serving.run
-    monkeypatch.setattr(program._serving, "run", lambda a: (time.sleep(seconds), run(a))[1])
-    return program
+    return running(artifact, monkeypatch, lambda run, a: (time.sleep(seconds), run(a))[1])
 
 
-def failing(artifact, monkeypatch) -> Program:
-    program = Program(artifact)
-
-    def fail(arrays):
-        raise PycError(ReasonCode.RUNTIME_FAILED, "the device is gone")
-
-    monkeypatch.setattr(program._serving, "run", fail)
-    return program
+def together(count: int, call, *arguments) -> list[threading.Thread]:
+    """Threads that make the same call at once."""
+    threads = [threading.Thread(target=call, args=arguments) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads
 
 
 def test_failures_lead_to_refusals_and_back(artifacts, monkeypatch):
     targets = Targets(error_rate=0.1, window=4, actions=["refuse"], refuse_seconds=0.05)
-    program = failing(artifacts[1], monkeypatch)
+    device = [False]
+
+    def fail(run, arrays):
+        if not device[0]:
+            raise PycError(ReasonCode.RUNTIME_FAILED, "the device is gone")
+        return run(arrays)
+
+    program = running(artifacts[1], monkeypatch, fail)
     with Service(program, targets=targets) as service:
         for _ in range(4):
             with pytest.raises(PycError, match="the device is gone"):
                 service(X)
         assert service.health().state == "refusing"
-        with pytest.raises(PycError, match="error_rate: 4 of 4 calls failed") as error:
-            service(X)
-        assert error.value.code is ReasonCode.SERVICE_REFUSING
-        monkeypatch.setattr(program._serving, "run", Program(artifacts[1])._serving.run)
+        refused(ReasonCode.SERVICE_REFUSING, service, X, match="error_rate: 4 of 4 calls failed")
+        device[0] = True
         time.sleep(0.06)
         assert [float(service(X)[0, 0]) for _ in range(4)] == [1.0] * 4
         assert service.health().state == "ok"
@@ -301,9 +305,7 @@ def test_a_service_that_is_closed_while_it_is_called(artifacts):
     for _ in range(20):
         ended.clear()
         service = Service(artifacts[1], shadow=Shadow(lambda x: x + 1, share=1), hang_seconds=1)
-        threads = [threading.Thread(target=call, args=(service,)) for _ in range(2)]
-        for thread in threads:
-            thread.start()
+        threads = together(2, call, service)
         service.close()
         service.close()
         ended.set()
@@ -337,12 +339,9 @@ def test_a_reference_that_fails_says_nothing_of_the_program(artifacts):
 
 def test_a_call_that_hangs_is_told(artifacts, monkeypatch):
     free = threading.Event()
-    program = Program(artifacts[1])
-    run = program._serving.run
-    monkeypatch.setattr(program._serving, "run", lambda a: (free.wait(10), run(a))[1])
+    program = running(artifacts[1], monkeypatch, lambda run, a: (free.wait(10), run(a))[1])
     with Service(program, hang_seconds=0.02) as service:
-        thread = threading.Thread(target=service, args=(X,))
-        thread.start()
+        (thread,) = together(1, service, X)
         until(lambda: service.health().state == "degraded")
         assert "CALL_HANGS" in str(service.health()) and "CALL_HANGS" in codes(service)
         free.set()

@@ -9,8 +9,10 @@ from typing import Any
 from pytest import MonkeyPatch
 
 from pyc_mlir.compilation import attempts
+from pyc_mlir.compilation import lower as lowering
 from pyc_mlir.compilation.build import Plan
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.mlir_text import parse_mlir
 
 # A program of IREE's that checks its argument: more than three elements are refused.
 CHECKED = b"""func.func @main(%a: tensor<?xf32>) -> tensor<?xf32> {
@@ -40,6 +42,22 @@ def without_aggressive_fusion(patch: MonkeyPatch) -> None:
         return honest(plan, setting)
 
     patch.setattr(attempts, "build", build_under)
+
+
+def fault(patch: MonkeyPatch, old: str, new: str, only: str = lowering.ALL_KERNELS) -> None:
+    """The compiler takes `old` for `new`, unless it is asked for other kernels than `only`."""
+    honest = lowering._optimize
+
+    def faulty(module: Any, options: Any, choices: Any) -> None:
+        if options.kernels == only:
+            wrong = parse_mlir(str(module).replace(old, new), module.context)
+            for op in list(module.body.operations):
+                op.operation.erase()
+            for op in list(wrong.body.operations):
+                module.body.append(op)
+        honest(module, options, choices)
+
+    patch.setattr(lowering, "_optimize", faulty)
 
 
 @contextmanager

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
+import pyc_mlir
+from pyc_mlir import Device, Program, Target
 from pyc_mlir.artifact.artifact import Artifact, from_bytes, make_manifest
 from pyc_mlir.artifact.signature import Dim, Signature, SignatureEntry
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.pipelines.target.target import CpuInfo, Target
-from pyc_mlir.runtime.device import Device, host_cpu
-from pyc_mlir.runtime.program import Program
+from pyc_mlir.pipelines.target.target import CpuInfo
+from pyc_mlir.runtime.device import host_cpu
 
 _ADD = {"i1": "arith.ori"} | {d: "arith.addi" for d in ("i8", "i16", "i32", "i64")}
 
@@ -80,6 +81,20 @@ def add_program(
     dims: tuple[Dim, ...] = (4,), dtype: str = "f32", device: Device | None = None
 ) -> Program:
     return Program(add_artifact(dims, dtype), device or Device("local-sync"))
+
+
+@cache
+def two_plans() -> Program:
+    """Products and their tanh, with two plans and an arena."""
+    weight = np.ones((64, 48), np.float32) / 8
+
+    def function(x: Any) -> Any:
+        return np.tanh(x @ weight) @ weight.T, x @ weight
+
+    ones = np.ones((8, 64), np.float32)
+    return pyc_mlir.compile(
+        function, [ones], device=Device("local-sync"), also_modes=["memory_first"]
+    )
 
 
 def ramp(*shape: int, dtype: str = "f32") -> np.ndarray:

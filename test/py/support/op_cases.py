@@ -10,11 +10,9 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from movement_cases import RESHAPES, SLICES
-from order_cases import bits, orderings
-from resize_cases import resizes
 
-from pyc_mlir.dialects.ops.movement import END, START
+from pyc_mlir.dialects.ops.convolution import LAYOUTS
+from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.types import DTYPES, TensorType, is_float
 
 Shape = tuple[int, ...]
@@ -338,6 +336,41 @@ def _pooling() -> Iterator[Case]:
     yield case("max_pool2d", Operand("f32", (1, 2, 9, 9)), kernel=(2, 3), dilations=(2, 3))
 
 
+# Images [n, c, h, w] and parameters.
+RESIZED: tuple[tuple[tuple[int, int, int, int], dict[str, Any]], ...] = (
+    ((2, 3, 4, 5), {"sizes": (8, 15)}),
+    ((1, 2, 6, 7), {"sizes": (4, 9), "rounding": "floor", "coordinates": "asymmetric"}),
+    ((1, 2, 5, 5), {"sizes": (-1, -1), "scales": (1.5, 0.6), "rounding": "ceil"}),
+    ((1, 3, 4, 6), {"sizes": (1, 6), "coordinates": "pytorch_half_pixel"}),
+    ((1, 2, 5, 4), {"sizes": (7, 9), "coordinates": "align_corners"}),
+    ((1, 2, 5, 3), {"sizes": (-1, 3), "scales": (1.3, 1.0), "coordinates": "half_pixel_symmetric"}),
+    ((1, 2, 1, 3), {"sizes": (0, 3), "rounding": "round_prefer_ceil"}),
+)
+# Integer scales, which dynamic sizes take too.
+GROWING: tuple[dict[str, Any], ...] = (
+    {"scales": (2.0, 3.0)},
+    {"scales": (1.0, 4.0), "rounding": "ceil", "coordinates": "asymmetric"},
+    {"scales": (3.0, 2.0), "rounding": "floor", "coordinates": "half_pixel_symmetric"},
+)
+
+
+def _resize() -> Iterator[Case]:
+    modes = ("nearest", "linear")
+    for ((n, c, h, w), params), mode, layout in product(RESIZED, modes, LAYOUTS):
+        shape = (n, c, h, w) if layout == "NCHW" else (n, h, w, c)
+        given = {"mode": mode, "layout": layout, **params}
+        yield case("resize", Operand("f32", shape), dynamic=False, **given)
+    for params, mode, layout in product(GROWING, modes, LAYOUTS):
+        given = {"sizes": (-1, -1), "mode": mode, "layout": layout, **params}
+        yield case("resize", Operand("f32", (2, 3, 4, 5)), **given)
+    shape, params = RESIZED[1]
+    for dtype, mode in (*product(FLOATS[1:], modes), *product(INTEGERS, modes[:1])):
+        yield case("resize", Operand(dtype, shape), dynamic=False, mode=mode, **params)
+    for mode in modes:
+        given = {"sizes": (-1, -1), "scales": (2.0, 2.0), "mode": mode}
+        yield case("resize", Operand("f32", (1, 2, 6, 7), "special"), **given)
+
+
 REDUCED: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((3, 5), (1,)),
     ((3, 5), (0,)),
@@ -422,6 +455,34 @@ def _creation() -> Iterator[Case]:
     yield case("size", Operand("i1", (0, 4)), axes=(0, 1))
 
 
+# Shapes, entries, and whether sizes may be dynamic.
+RESHAPES: tuple[tuple[Shape, tuple[int, ...], bool], ...] = (
+    ((2, 6), (3, 4), False),
+    ((2, 6), (-1,), True),
+    ((2, 3, 4), (copied(0), -1), True),
+    ((2, 3, 4), (-1, copied(2)), True),
+    ((2, 3, 4), (copied(0), 1, copied(1), copied(2)), True),
+    ((2, 1, 4), (copied(0), copied(2)), True),
+    ((1,), (), True),
+    ((), (1, 1), True),
+    ((0, 4), (2, 0), False),
+    ((0, 4), (copied(0), 2, 2), False),
+)
+
+SLICES: tuple[tuple[Shape, tuple[tuple[int, int, int], ...]], ...] = (
+    ((10,), ((2, 7, 1),)),
+    ((10,), ((-3, END, 1),)),
+    ((10,), ((START, -4, 2),)),
+    ((10,), ((END, START, -1),)),
+    ((10,), ((8, 1, -3),)),
+    ((10,), ((5, 2, 1),)),
+    ((10,), ((4, 100, 5),)),
+    ((10,), ((-100, 3, 1),)),
+    ((7, 9), ((1, END, 3), (-2, 0, -2))),
+    ((0, 4), ((START, END, 1), (1, 3, 1))),
+)
+
+
 def _movement() -> Iterator[Case]:
     every = (*NUMBERS, "i1")
     for dtype in every:
@@ -475,16 +536,75 @@ def _parts() -> Iterator[Case]:
     yield case("gather", Operand("f32", (3, 4)), Operand("i64", (0,), "index"), axis=0)
 
 
+FOLDS = ("add", "mul", "min", "max")
+
+
+def _bits() -> Iterator[Case]:
+    """Shifts, random numbers, bit casts, remainders and cumulative sums."""
+    for op, dtype in product(("shift_left", "shift_right"), INTEGERS):
+        yield case(op, Operand(dtype, (9, 9), "extreme"), Operand(dtype, (9, 9), "bits"))
+    for shapes in (((3, 5), (), (1,)), ((), (4,), (3, 1)), ((2, 9), (2, 9), (9,))):
+        words = [Operand("ui64", shape, "words") for shape in shapes]
+        yield case("threefry", *words[:2])
+        yield case("philox", *words)
+    same = {"f64": "i64", "i64": "f64", "f32": "ui32", "i32": "f32", "f16": "i16", "ui16": "bf16"}
+    for source, target in (*same.items(), ("i8", "ui8"), ("ui64", "i64")):
+        yield case("bitcast", Operand(source, (3, 5)), dtype=DTYPES[target])
+    for dtype in NUMBERS:
+        yield case("rem", Operand(dtype, (3, 5)), Operand(dtype, (3, 5), "nonzero"))
+    for dtype, values in (*product(INTEGERS, ["extreme"]), ("f32", "special"), ("f64", "special")):
+        yield case("rem", *[Operand(dtype, (9, 9), values)] * 2)
+    for fold in FOLDS:
+        for dtype in NUMBERS:
+            yield case("cumulative", Operand(dtype, (3, 7), "factor"), axis=1, reduction=fold)
+        for shape, axis in (((0, 3), 0), ((5, 2, 3), 0), ((33,), -1)):
+            yield case("cumulative", Operand("f32", shape, "factor"), axis=axis, reduction=fold)
+    yield case("cumulative", Operand("f32", (9, 9), "special"), axis=0)
+
+
+def _argsorts() -> Iterator[Case]:
+    ends = (((3, 7), 1, 2), ((7, 3), 0, 0), ((100,), 0, 5), ((2, 33), 1, 33))
+    for descending in (False, True):
+        for dtype in (*NUMBERS, "i1"):
+            yield case("argsort", Operand(dtype, (3, 7)), descending=descending)
+            few = Operand(dtype, (2, 45), "few")
+            yield case("argsort", few, dynamic=False, descending=descending)
+        for shape, axis, count in ends:
+            params: dict[str, Any] = {"descending": descending, "axis": axis, "count": count}
+            yield case("argsort", Operand("f32", shape), dynamic=axis == 0, **params)
+        for shape in ((9, 9), (81,)):
+            yield case("argsort", Operand("f32", shape, "special"), descending=descending)
+    for shape, axis in (((4, 5), 0), ((2, 3, 4), 1), ((0, 4), 1), ((4, 0), 1), ((1,), 0)):
+        yield case("argsort", Operand("f32", shape), axis=axis)
+
+
+def _scatters() -> Iterator[Case]:
+    for dtype in (*NUMBERS, "i1"):
+        at, x, few = Operand("i64", (4,), "row"), Operand(dtype, (5, 3)), Operand(dtype, (4, 3))
+        many = Operand("i32", (40,), "row"), Operand(dtype, (40, 3), "factor")
+        yield case("scatter", x, at, few)
+        for fold in FOLDS if dtype != "i1" else ():
+            yield case("scatter", x, at, few, reduction=fold)
+            yield case("scatter", x, *many, reduction=fold)
+    sizes = (((5, 3), 4), ((5,), 70), ((4, 2, 3), 40), ((3, 2), 0), ((0, 2), 3), ((2, 0), 3))
+    for (shape, count), fold in product(sizes, ("none", "add")):
+        at, updates = Operand("i64", (count,), "row"), Operand("f32", (count, *shape[1:]))
+        yield case("scatter", Operand("f32", shape), at, updates, reduction=fold)
+    special = Operand("f32", (9, 9), "special")
+    for fold in ("none", "max"):
+        yield case("scatter", special, Operand("i64", (9,), "far_index"), special, reduction=fold)
+
+
 def _all() -> Iterator[Case]:
-    for op, operands, dynamic, params in (*orderings(NUMBERS), *bits(FLOATS, INTEGERS)):
-        yield case(op, *(Operand(*o) for o in operands), dynamic=dynamic, **params)
+    yield from _argsorts()
+    yield from _scatters()
+    yield from _bits()
     yield from _elementwise()
     yield from _contraction()
     yield from _convolution()
     yield from _integer_products()
     yield from _pooling()
-    for dtype, shape, values, dynamic, params in resizes(FLOATS, INTEGERS):
-        yield case("resize", Operand(dtype, shape, values), dynamic=dynamic, **params)
+    yield from _resize()
     yield from _reduction()
     yield from _normalization()
     yield from _attention()

@@ -2,9 +2,8 @@
 
     python test/py/support/pages.py [--check]
 
-gen_docs makes the pages of the product; those of the tests are made here: faults that
-are injected (scenarios.py), errors of functions (function_errors.py), slices of the full run
-(slices.py).
+gen_docs makes the pages of the product; those of the tests are made here: errors of functions
+(function_errors.py), slices of the full run (slices.py), proofs (equivalence_campaign.py).
 """
 
 import sys
@@ -14,13 +13,11 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 import equivalence_campaign
 import function_errors_page
-import scenarios_page
 import slices_page
 
 from pyc_mlir.tools.docs import gen_docs
 
 PAGES = {
-    **scenarios_page.PAGES,
     **function_errors_page.PAGES,
     **slices_page.PAGES,
     **equivalence_campaign.PAGES,

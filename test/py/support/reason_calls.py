@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faults import without_aggressive_fusion
+from modules import two_plans
 from reason_table import (
     DOT,
     SYNC,
@@ -26,7 +27,6 @@ from reason_table import (
     reduced,
     reported,
     small,
-    two_plans,
 )
 from wisdoms import reversed_wisdom
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from faults import fault
 from reason_table import (
     DOT,
     FEW_BYTES,
@@ -34,7 +35,6 @@ from pyc_mlir.compilation.job import CHEAPEST, OFFERED
 from pyc_mlir.compilation.job import STAGE_SITE as COMPILE_STAGE
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.frontends.python.jit import jit
 from pyc_mlir.frontends.python.specs import spec
 from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
@@ -109,27 +109,9 @@ def _(here: Here) -> Codes:
     return reported(lambda: pyc_mlir.compile(DOT, contract=contract))
 
 
-def _wrong(here: Here) -> None:
-    """The compiler takes 500 for -1, unless IREE makes all code."""
-    from pyc_mlir.compilation import lower as lowering
-
-    honest = lowering._optimize
-
-    def faulty(module: Any, options: Any, choices: Any) -> None:
-        if options.kernels != lowering.NO_KERNELS:
-            wrong = parse_mlir(str(module).replace("5.000000e+02", "-1.0"), module.context)
-            for op in list(module.body.operations):
-                op.operation.erase()
-            for op in list(wrong.body.operations):
-                module.body.append(op)
-        honest(module, options, choices)
-
-    here.patch.setattr(lowering, "_optimize", faulty)
-
-
 @provokes(ReasonCode.WRONG_RESULT)
 def _(here: Here) -> Codes:
-    _wrong(here)
+    fault(here.patch, "5.000000e+02", "-1.0")
     return reported(lambda: pyc_mlir.compile(DOT, contract=Contract(max_error=ROUNDING)))
 
 
@@ -177,7 +159,7 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.FALLBACK_TAKEN)
 def _(here: Here) -> Codes:
-    _wrong(here)
+    fault(here.patch, "5.000000e+02", "-1.0")
     contract = Contract(max_error=ROUNDING, fallbacks=("iree",))
     return fallback_codes(pyc_mlir.compile(DOT, contract=contract).artifact.decisions)
 

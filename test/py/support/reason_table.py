@@ -92,19 +92,6 @@ def pair() -> Program:
 
 
 @cache
-def two_plans() -> Program:
-    """Softmax of a product, with two plans and an arena."""
-    weight = np.ones((64, 48), np.float32) / 8
-
-    def function(x: Any) -> Any:
-        return np.tanh(x @ weight) @ weight.T, x @ weight
-
-    return pyc_mlir.compile(
-        function, [np.ones((8, 64), np.float32)], device=SYNC, also_modes=["memory_first"]
-    )
-
-
-@cache
 def checked() -> Program:
     """A program with a check of its own, and with the plain entry only."""
     one = (SignatureEntry("a", np.dtype(np.float32), ("n",)),)

@@ -72,7 +72,7 @@ SLICES: tuple[Slice, ...] = (
     ),
     Slice(
         "data",
-        tuple(f"{_ROBUST}/test_{name}.py" for name in ("mutated_data", "manifests", "damaged")),
+        (f"{_ROBUST}/test_mutated_files.py",),
         ("pyc_mlir/artifact", "pipelines/choices"),
         dist="load",
     ),

@@ -3,14 +3,15 @@
 import contextlib
 import itertools
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from calibrations import calibration
+from pythons import python
+from refusals import refused
 
+from pyc_mlir import Device, PycError, ReasonCode
 from pyc_mlir import calibrate as measuring
 from pyc_mlir.calibrate import (
     CalibrationEffort,
@@ -22,10 +23,9 @@ from pyc_mlir.calibrate import (
     table,
 )
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.pipelines.target.calibration import Calibration, Figure
-from pyc_mlir.runtime.device import Device, host_cpu
+from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.tools import pyc_doctor
 
 TINY = CalibrationEffort(
@@ -107,9 +107,7 @@ def test_a_bad_name_is_told_before_anything_is_measured():
 
 
 def test_a_system_that_tells_nothing():
-    with pytest.raises(PycError, match="/proc/cpuinfo") as caught:
-        require_cpu(None)
-    assert caught.value.code is ReasonCode.DEVICE_UNAVAILABLE
+    refused(ReasonCode.DEVICE_UNAVAILABLE, require_cpu, None, match="/proc/cpuinfo")
 
 
 def test_the_table_has_a_line_a_figure():
@@ -176,9 +174,7 @@ sys.meta_path.insert(0, Blocked())
 from pyc_mlir.tools import pyc_doctor
 sys.exit(pyc_doctor.main(["--calibrate", "x.json"]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300
-    )
+    done = python("-c", code, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "MISSING_DEPENDENCY" in done.stderr and "'.[compile]'" in done.stderr
     assert not (tmp_path / "x.json").exists()

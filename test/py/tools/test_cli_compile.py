@@ -13,16 +13,16 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from pythons import python
 
+from pyc_mlir import Contract, PycError, ReasonCode
 from pyc_mlir.artifact.artifact import read
 from pyc_mlir.artifact.compile_log import read_compile_log
 from pyc_mlir.artifact.signature import SignatureEntry
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
-from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.evidence import Reason
 from pyc_mlir.pipelines.choices.log import events_of, read_log
 from pyc_mlir.pipelines.driver.base import PassContext
@@ -196,13 +196,13 @@ def test_a_fault_of_ours_shows_the_traceback(capsys, monkeypatch, folder):
 @pytest.mark.parametrize("fault, code", [("1 / 0", "INTERNAL_ERROR"), ("abort()", "NATIVE_CRASH")])
 @pytest.mark.full
 def test_a_compile_that_broke_has_a_log(folder, fault, code):
-    python = (
+    code_of_tool = (
         "import sys; from os import abort; from pyc_mlir.tools import pyc_compile; "
         "from pyc_mlir.tools.cli import compile_driver; "
         f"compile_driver._compiled = lambda *_: {fault}; sys.exit(pyc_compile.main())"
     )
     flags = ["foreign.mlir", "-o", "x", "--log", "x.jsonl", "--max-error", "0.1"]
-    done = subprocess.run([sys.executable, "-c", python, *flags], capture_output=True, text=True)
+    done = python("-c", code_of_tool, *flags)
     (line,) = events_of(read_log("x.jsonl"))
     assert done.returncode == 70 and f"[{code}]" in done.stderr
     assert line.chosen == "refused" and line.reasons[0].code == str(code)
@@ -214,7 +214,7 @@ def test_a_crash_in_native_code_is_told():
         "import os, sys; from pyc_mlir.tools import pyc_compile as c; "
         "c._run = lambda *given: os.abort(); sys.exit(c.main([]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code)
     assert done.returncode == 70
     assert "SIGABRT" in done.stderr and "[NATIVE_CRASH]" in done.stderr
 

@@ -1,7 +1,5 @@
 """pyc-run in this process, and once where no compiler can be imported."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +7,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 from modules import add_artifact, ramp
+from pythons import without_compilers
 
+from pyc_mlir import PycError, ReasonCode
 from pyc_mlir.artifact import artifact
 from pyc_mlir.artifact.signature import SignatureEntry
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.tools import pyc_run
 from pyc_mlir.tools.cli.run_inputs import read_inputs
 
-WITHOUT_COMPILERS = """
-import sys
-for name in ("torch_mlir", "iree.compiler", "onnx"):
-    sys.modules[name] = None
-from pyc_mlir.tools.pyc_run import main
-sys.exit(main(sys.argv[1:]))
-"""
 F32 = DTYPES["f32"]
 AB = (SignatureEntry("a", F32, (None,)), SignatureEntry("b", F32, (None,)))
 
@@ -169,9 +161,6 @@ def test_every_element_type_has_text(dtype):
 
 
 def test_runs_where_no_compiler_is_installed(program):
-    """As `pip install pyc-mlir` without extras leaves a machine."""
-    command = [sys.executable, "-c", WITHOUT_COMPILERS, program]
     inputs = ["--input", "2xf32=1", "--input", "2xf32=2", "--repeat", "2", "--stats"]
-    done = subprocess.run([*command, *inputs], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "[3. 3.]" in done.stdout and "latency of 2 calls" in done.stdout
+    text = without_compilers("pyc_run", program, *inputs)
+    assert "[3. 3.]" in text and "latency of 2 calls" in text

@@ -1,20 +1,18 @@
 """All tools alike: `python -m pyc_mlir`, ``--version``, and hints for what is misspelled."""
 
 import subprocess
-import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from pythons import python
 
+from pyc_mlir import CompileOptions, Contract, Device, PycError
 from pyc_mlir.__main__ import commands, completion, help_text, main
-from pyc_mlir.compilation.options import CompileOptions, resolve
-from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.compilation.options import resolve
 from pyc_mlir.iree.compiler import check_phase
-from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.policies import load_policy
-from pyc_mlir.runtime.device import Device
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -30,8 +28,7 @@ def test_the_package_lists_each_command_with_what_it_does(capsys):
 
 
 def test_the_package_runs_a_command_in_a_process_of_its_own():
-    command = [sys.executable, "-m", "pyc_mlir", "compile", "--list-targets"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = python("-m", "pyc_mlir", "compile", "--list-targets")
     assert done.returncode == 0 and "cpu-avx2" in done.stdout
 
 
@@ -63,7 +60,7 @@ sys.modules["iree.compiler"] = None
 from pyc_mlir.__main__ import completion
 print(completion())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
     assert "pyc-run\n" in done.stdout and "pyc-explain\n" in done.stdout
 

@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnx.external_data_helper import set_external_data
+from pythons import python
+from refusals import refused
 
 import pyc_mlir
 from pyc_mlir import PycError, ReasonCode
@@ -20,11 +20,6 @@ from pyc_mlir.frontends.onnx.importer import import_onnx
 from pyc_mlir.util.temp_dir import require_room
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def run(tool: str, *flags: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", f"pyc_mlir.tools.{tool}", *map(str, flags)]
-    return subprocess.run(command, capture_output=True, text=True)
 
 
 def model(node: onnx.NodeProto, inputs: dict[str, tuple[int, ...]], opset: int = 17) -> bytes:
@@ -56,17 +51,15 @@ def test_weights_of_a_missing_file_are_asked_for(tmp_path):
     graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], [tensor])
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     (tmp_path / "model.onnx").write_bytes(made.SerializeToString())
-    with pytest.raises(PycError) as refused:
-        import_onnx(tmp_path / "model.onnx")
-    assert refused.value.code is ReasonCode.FILE_ACCESS
-    assert "weights.bin" in str(refused.value) and "beside the model" in refused.value.remedy
-    assert "export the model again" not in str(refused.value)
+    error = refused(ReasonCode.FILE_ACCESS, import_onnx, tmp_path / "model.onnx")
+    assert "weights.bin" in str(error) and "beside the model" in error.remedy
+    assert "export the model again" not in str(error)
 
 
 def test_a_model_in_the_place_of_a_program_is_to_be_compiled(tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(b"\x08\x09 no archive")
-    done = run("pyc_run", path)
+    done = python("-m", "pyc_mlir.tools.pyc_run", path)
     assert done.returncode == 1
     assert f"pyc-compile {path} -o model.vmfb" in done.stderr
 

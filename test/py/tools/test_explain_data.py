@@ -8,7 +8,9 @@ import pytest
 from explain_programs import explained, own_order, planned
 from hypothesis import given
 from planner_problems import chain, layered, problems, skips
+from refusals import refused
 
+from pyc_mlir import PycError, ReasonCode
 from pyc_mlir.artifact import artifact
 from pyc_mlir.artifact.memory import (
     MemoryReport,
@@ -16,7 +18,6 @@ from pyc_mlir.artifact.memory import (
     region_report,
     to_bytes,
 )
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.memory.planner.layout import ArenaLayout, TaskRun, layout_of_slices
 from pyc_mlir.pipelines.memory.planner.place import layout_of_plan
 from pyc_mlir.pipelines.memory.planner.planner import MODES, plan
@@ -103,9 +104,9 @@ def test_slices_alone_make_a_layout():
 
 @pytest.mark.parametrize("slices", [[(0, 1, 64)], [(0, 1, 64), (3, 2, 64)]])
 def test_slices_that_make_no_sense(slices):
-    with pytest.raises(PycError, match="slices \\(first <= last") as caught:
-        layout_of_slices(slices, [0, 0])
-    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+    refused(
+        ReasonCode.BAD_ARGUMENT, layout_of_slices, slices, [0, 0], match="slices \\(first <= last"
+    )
 
 
 def test_reports_are_stored_in_artifacts():
@@ -153,9 +154,7 @@ def changed(**fields) -> bytes:
     ],
 )
 def test_what_is_no_report_is_refused(data):
-    with pytest.raises(PycError, match=r"^m: expected a memory report") as caught:
-        from_bytes(data, "m")
-    assert caught.value.code is ReasonCode.BAD_ARTIFACT
+    refused(ReasonCode.BAD_ARTIFACT, from_bytes, data, "m", match=r"^m: expected a memory report")
 
 
 def test_the_chosen_layout_must_be_there():

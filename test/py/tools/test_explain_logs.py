@@ -8,12 +8,12 @@ import pytest
 from explain_programs import FUSE, explained, planned, ran, refused, saved
 from planner_problems import branches
 
+from pyc_mlir import Contract, ReasonCode
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.compile_log import CompileLog, head_of, read_compile_log
 from pyc_mlir.debug.diff import ProgramDifference, diff
-from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
-from pyc_mlir.pipelines.choices.contract import ClauseReport, Contract, ContractReport, Status
+from pyc_mlir.pipelines.choices.contract import ClauseReport, ContractReport, Status
 from pyc_mlir.pipelines.choices.evidence import Note
 from pyc_mlir.pipelines.choices.log import CACHE, Event, Reason, write_log
 from pyc_mlir.tools import pyc_explain

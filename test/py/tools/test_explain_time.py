@@ -6,10 +6,9 @@ from dataclasses import replace
 from explain_programs import ran, refused
 from profiled import X, artifact_of, made_by_hand
 
+from pyc_mlir import Device, Program
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.dialects.util.codec import to_data
-from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools.explain.facts import ExplainedProgram
 from pyc_mlir.tools.explain.html_page import page
 from pyc_mlir.tools.explain.text_page import overview

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from explain_programs import FUSE, explained
 from planner_problems import branches
-from test_explain import ACCOUNT, planned
+from refusals import refused
+from test_explain import ACCOUNT, FOLDER, planned
 
+from pyc_mlir import ReasonCode
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.compile_log import read_compile_log
@@ -16,7 +18,6 @@ from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.log import beside
 from pyc_mlir.pipelines.target.cost import Cost
@@ -25,17 +26,7 @@ from pyc_mlir.tools.demo.digits import MODELS
 from pyc_mlir.tools.explain import text_page
 from pyc_mlir.tools.explain.facts import ExplainedProgram
 from pyc_mlir.tools.explain.html_page import page
-from pyc_mlir.tools.explain.words import (
-    UNNAMED,
-    WHOLE,
-    by_layer,
-    equal,
-    folded,
-    headline,
-    layer_of,
-    shortened,
-    whose,
-)
+from pyc_mlir.tools.explain.words import headline
 
 F32 = np.dtype(np.float32)
 BATCH = "hal.buffer_view.dim(arg0, index=0 : index)"
@@ -68,45 +59,41 @@ def test_nodes_of_a_location(location, nodes):
     assert kept.without_paths == kept
 
 
-def at(name: str, op: str = "add.0123") -> Decision:
-    return replace(FUSE, site=Site("pyc-fuse", op, f'"{name}"("m.onnx":1:1)' if name else ""))
-
-
-@pytest.mark.parametrize(
-    ("name", "layer"),
-    [
-        ("/encoder/layer.0/attention/MatMul", "/encoder/layer.0"),
-        ("/blocks/blocks.11/mlp/fc1/Gemm_3", "/blocks/blocks.11"),
-        ("/layers1/conv/Conv", "/layers1"),
-        ("/head/Gemm", "/head"),
-        ("/MatMul_3", "MatMul_3"),
-        ("conv1", "conv1"),
-        ("", UNNAMED),
-    ],
+KNOBS = "Gemm(rows=4, epilogue=Pointwise(reads=(Read(down=False),), steps=()), unroll=4, far=False)"
+LONG = "IREE's own code generation, which has a long reason (so long) that it is cut by nobody"
+OFFERED = (
+    Alternative("gemm:a+b+c+d+e[tile=4]#1", Cost(1e-6), KNOBS),
+    Alternative("gemm:a+b[rows=4]", reason="Gemm(rows=4)"),
+    Alternative("iree", reason=LONG),
 )
-def test_layers(name, layer):
-    assert layer_of(at(name)) == layer
+NODES = (
+    "/encoder/layer.0/attention/MatMul", "/blocks/blocks.11/mlp/fc1/Gemm_3", "/layers1/conv/Conv",
+    "/encoder/layer.0/mlp/MatMul", "/head/Gemm", "/MatMul_3", "conv1", "",
+)  # fmt: skip
 
 
-def test_decisions_are_grouped_in_the_order_of_layers():
-    whole = replace(FUSE, site=Site("arena-entry", "0123abcd"))
-    a, b, c = at("/l/0/x"), at("/l/1/x"), at("/l/0/y")
-    assert by_layer([whole, a, b, c]) == {"/l/0": [a, c], "/l/1": [b], WHOLE: [whole]}
-
-
-def test_knobs_are_folded():
-    knobs = (
-        "Gemm(rows=4, epilogue=Pointwise(reads=(Read(down=False),), steps=()), unroll=4, far=False)"
-    )
-    assert folded(knobs) == ("Gemm with 4 knobs", knobs)
-    assert folded("Gemm(rows=4)") == ("Gemm(rows=4)", "")
-    words = "IREE's own code generation, which has a long reason (so long) that it is cut by nobody"
-    assert folded(words) == (words, "")
-    decision = replace(FUSE, alternatives=(Alternative("gemm", reason=knobs),), chosen="gemm")
-    assert "Gemm with 4 knobs" in text_page.decision_text(decision, "gemm")
-    assert knobs in text_page.decision_text(decision)
-    shown = page(ExplainedProgram.of("m.vmfb", explained(decisions=[decision])))
-    assert "<summary>gemm, with its knobs</summary>" in shown and "Gemm with 4 knobs" in shown
+def test_decisions_by_layer_equal_ones_once_without_knobs():
+    """In the order of layers, what is about the whole program last."""
+    whole = replace(FUSE, site=Site("plan-memory", "g#0"))
+    other = replace(whole, site=Site("plan-memory", "g#1"))
+    # Each node's choice costs something else, but for three of the last layer.
+    made = [
+        Decision(
+            Site("pyc-fuse", f"op.{n:016x}", f'"{name}"("m.onnx":1:1)' if name else ""),
+            OFFERED[n % 3].name,
+            (OFFERED[0], *OFFERED[1:2], replace(OFFERED[2], cost=Cost(n * 1e-6))),
+            "heuristic",
+        )
+        for n, name in enumerate(NODES)
+    ]
+    thrice = [replace(made[6], site=Site("pyc-fuse", f"op.{n:016x}", f'"conv{n}"')) for n in (2, 3)]
+    subject = ExplainedProgram.of("m.vmfb", explained(decisions=[whole, other, *made, *thrice]))
+    text = text_page.overview(subject).partition("decisions by layer")[2]
+    assert text == (FOLDER / "layers.txt").read_text()
+    assert KNOBS in text_page.decisions(subject)
+    shown = page(subject)
+    assert "with its knobs</summary>" in shown and "Gemm with 4 knobs" in shown
+    assert "<summary><span><i>plan of the working memory</i>" in shown, "it is about no node"
 
 
 def test_chosen_sizes():
@@ -140,30 +127,14 @@ def test_operations_of_sizes_are_words():
 
 @pytest.mark.parametrize("text", ["batc=8", "batch", "batch=x", "batch=-1", "=8"])
 def test_sizes_of_what_there_is_not(text):
-    with pytest.raises(PycError, match="expected NAME=SIZE with a dynamic dimension") as refused:
-        ChosenSizes.parse([text], SIGNATURE)
-    assert refused.value.code is ReasonCode.BAD_ARGUMENT
-    assert ("did you mean 'batch'?" in refused.value.message) == (text == "batc=8")
-
-
-def test_equal_decisions_stand_once():
-    alternatives = (Alternative("a:x+y", Cost(1e-6)), Alternative("iree"))
-    made = [
-        Decision(Site("pyc-fuse", f"x.{n:016x}", f'"node{n}"'), "a:x+y", alternatives, "heuristic")
-        for n in range(3)
-    ]
-    odd = replace(made[0], site=Site("pyc-fuse", f"x.{9:016x}"), chosen="iree")
-    first, second = equal([*made, odd]).values()
-    assert first == made and second == [odd]
-    assert whose(first) == "3 x node0, node1 and 1 more" and whose(second) == f"x.{9:016x}"
-    whole = [replace(made[0], site=Site("plan-memory", f"g#{n}")) for n in range(2)]
-    assert len(equal(whole)) == 2 and whose(whole[:1]) == ""
-
-
-def test_choices_name_three_operations_at_most():
-    assert shortened("fuse:a+b+c+d+e") == "fuse:a+b+c and 2 more"
-    assert shortened("conv:a+b+c+d[tile=4]#1") == "conv:a+b+c and 1 more[tile=4]#1"
-    assert shortened("gemm:a+b[rows=4]") == "gemm:a+b[rows=4]" and shortened("keep") == "keep"
+    error = refused(
+        ReasonCode.BAD_ARGUMENT,
+        ChosenSizes.parse,
+        [text],
+        SIGNATURE,
+        match="expected NAME=SIZE with a dynamic dimension",
+    )
+    assert ("did you mean 'batch'?" in error.message) == (text == "batc=8")
 
 
 def test_a_size_outside_of_the_declared_range_is_told(caplog):

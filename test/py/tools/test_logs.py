@@ -4,13 +4,14 @@ import io
 import logging
 import os
 import subprocess
-import sys
 
 import numpy as np
 import pytest
+from pythons import python
+from refusals import refused
 
 import pyc_mlir
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir import ReasonCode
 from pyc_mlir.tools.cli.common import Progress
 from pyc_mlir.tools.demo.digits import MODELS
 from pyc_mlir.util import logs
@@ -112,15 +113,17 @@ def test_a_line_is_printable(capsys):
     [("infoo", "did you mean 'info'?"), ("1", ""), ("cahce=info", "did you mean 'cache'?")],
 )
 def test_a_bad_value_is_refused(text, hint):
-    with pytest.raises(PycError, match="PYC_LOG: expected a level") as refused:
-        logs.configure({"PYC_LOG": text})
-    assert refused.value.code is ReasonCode.BAD_ARGUMENT and hint in refused.value.message
+    error = refused(
+        ReasonCode.BAD_ARGUMENT,
+        logs.configure,
+        {"PYC_LOG": text},
+        match="PYC_LOG: expected a level",
+    )
+    assert hint in error.message
 
 
 def run(*command: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, **variables}
-    line = [sys.executable, *command]
-    return subprocess.run(line, capture_output=True, text=True, env=environment, timeout=120)
+    return python(*command, env={**os.environ, **variables})
 
 
 def test_command_lines_and_python_read_the_variable():

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from stream_programs import branches
 
-from pyc_mlir import Program, TensorSpec, compile, nn
+from pyc_mlir import Contract, Device, Program, TensorSpec, compile, nn
 from pyc_mlir.artifact import artifact as artifacts
-from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.runtime.device import Device
 from pyc_mlir.tools import pyc_run
 from pyc_mlir.tools.cli.compile_driver import summary
 from pyc_mlir.tools.explain.facts import ExplainedProgram, in_table

@@ -6,16 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyc_mlir import TensorSpec, compile
+from pyc_mlir import Contract, Device, Program, TensorSpec, compile
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.manifest import read_manifest
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.signatures import predicted_sizes
 from pyc_mlir.measure.prediction import Prediction
-from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.profile.build import predict
-from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_run
 from pyc_mlir.tools.cli.compile_driver import summary
 from pyc_mlir.tools.explain.facts import ExplainedProgram

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pyc_mlir import PycError, ReasonCode
 from pyc_mlir.artifact.signature import SignatureEntry
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.tools.cli.run_inputs import read_inputs
 
 X = SignatureEntry("x", np.dtype(np.float32), (4,))
