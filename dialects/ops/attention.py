@@ -62,6 +62,7 @@ class Attention(OpDef, name="attention", operands="query key value", optional="m
         scale: float,
         is_causal: bool,
     ) -> np.ndarray:
+        """Compute in f64."""
         q, k, v = (a.astype(np.float64) for a in (query, key, value))
         scores = product(q, np.swapaxes(k, -1, -2)) * scale
         if mask and mask[0].dtype == BOOL:
@@ -101,6 +102,7 @@ class Attention(OpDef, name="attention", operands="query key value", optional="m
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """Return two products and a softmax over the scores."""
         depth, length, width = inputs[0].shape[-1], inputs[1].shape[-2], out.shape[-1]
         assert depth is not None and length is not None and width is not None
         scores = out.with_shape(out.shape[:-1]).elements * length

@@ -54,6 +54,7 @@ class Matmul(OpDef, name="matmul", operands="lhs rhs"):
 
     @staticmethod
     def infer(lhs: TensorType, rhs: TensorType) -> TensorType:
+        """Broadcast the leading dimensions, contract the inner ones."""
         require_dtype(lhs, NUMBER, "operand 0")
         same_dtype(lhs, rhs)
         require(lhs.rank > 0 and rhs.rank > 0, "expected operands of rank 1 or more")
@@ -92,6 +93,7 @@ class Matmul(OpDef, name="matmul", operands="lhs rhs"):
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """2 m n k for each batch entry."""
         depth = inputs[0].shape[-1]
         assert depth is not None
         return 2 * math.prod(d for d in out.shape if d is not None) * depth

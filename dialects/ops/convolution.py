@@ -141,6 +141,7 @@ class Conv2d(
     def reference(
         x: np.ndarray, weight: np.ndarray, *, groups: int, layout: str, **window: Any
     ) -> np.ndarray:
+        """Return a product for each kernel position; floats in f64."""
         wide = np.float64 if is_float(x.dtype) else x.dtype
         data = padded(to_nchw(x, layout).astype(wide), window["pads"], 0)
         filters = (weight if layout == "NCHW" else weight.transpose(3, 2, 0, 1)).astype(wide)
@@ -181,6 +182,7 @@ class Pooling(OpDef, traits=Trait.WINDOW):
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """Return one operation for each element of each window."""
         return out.elements * math.prod(params["kernel"])
 
 
@@ -203,6 +205,7 @@ class MaxPool2d(Pooling, name="max_pool2d", operands="x"):
 
     @staticmethod
     def infer(x: TensorType, *, kernel: tuple[int, ...], layout: str, **window: Any) -> TensorType:
+        """Return the window positions, same channels."""
         check_window(x, layout=layout, **window)
         _check_kernel(kernel)
         require_dtype(x, NUMBER, "operand 0")
@@ -212,6 +215,7 @@ class MaxPool2d(Pooling, name="max_pool2d", operands="x"):
     def reference(
         x: np.ndarray, *, kernel: tuple[int, ...], layout: str, **window: Any
     ) -> np.ndarray:
+        """Return the maximum over strided views."""
         wide = to_nchw(x, layout).astype(np.float64 if is_float(x.dtype) else x.dtype)
         data = padded(wide, window["pads"], lowest(wide.dtype))
         out = None
@@ -232,6 +236,7 @@ class AvgPool2d(Pooling, name="avg_pool2d", operands="x"):
 
     @staticmethod
     def infer(x: TensorType, *, kernel: tuple[int, ...], layout: str, **params: Any) -> TensorType:
+        """Return the window positions, same channels."""
         window = {"strides": params["strides"], "pads": params["pads"], "dilations": (1, 1)}
         check_window(x, layout=layout, **window)
         _check_kernel(kernel)
@@ -248,6 +253,7 @@ class AvgPool2d(Pooling, name="avg_pool2d", operands="x"):
         layout: str,
         strides: tuple[int, ...],
     ) -> np.ndarray:
+        """Return the sum of strided views over the count of positions, in f64."""
         data = to_nchw(x, layout).astype(np.float64)
         inside = np.ones_like(data[:1, :1])
         total: Any = 0

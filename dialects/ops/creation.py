@@ -30,10 +30,12 @@ class Constant(OpDef, name="constant", traits=Trait.CREATES):
 
     @staticmethod
     def infer(*, value: np.ndarray) -> TensorType:
+        """Return the shape and element type of the value."""
         return TensorType(value.shape, value.dtype)
 
     @staticmethod
     def reference(*, value: np.ndarray) -> np.ndarray:
+        """Return the value itself."""
         return value
 
 
@@ -51,6 +53,7 @@ class Iota(
 
     @staticmethod
     def infer(*like: TensorType, shape: tuple[int, ...], axis: int, dtype: np.dtype) -> TensorType:
+        """Return `shape` with the dimensions that `like` provides."""
         normalize_axis(axis, len(shape))
         require(is_float(dtype) or is_integer(dtype), "`dtype`: expected a number type, got i1")
         if like:
@@ -64,6 +67,7 @@ class Iota(
     def reference(
         *like: np.ndarray, shape: tuple[int, ...], axis: int, dtype: np.dtype
     ) -> np.ndarray:
+        """Return numpy's arange, broadcast to the shape."""
         dims = [like[0].shape[i] if d == -1 else d for i, d in enumerate(shape)]
         axis = axis % len(shape)
         ramp = np.arange(dims[axis]).astype(dtype)
@@ -78,15 +82,18 @@ class Size(OpDef, name="size", operands="x", traits=Trait.CREATES):
 
     @staticmethod
     def infer(x: TensorType, *, axes: tuple[int, ...]) -> TensorType:
+        """Return a rank-0 i64."""
         normalize_axes(axes, x.rank)
         return TensorType((), I64)
 
     @staticmethod
     def reference(x: np.ndarray, *, axes: tuple[int, ...]) -> np.ndarray:
+        """Compute the size from the array's shape."""
         return np.array(math.prod(x.shape[a] for a in axes), np.int64)
 
     @classmethod
     def traffic(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """Count the result alone."""
         return out.nbytes
 
 
@@ -125,6 +132,7 @@ class Threefry(Elementwise, name="threefry", operands="counter key"):
 
     @staticmethod
     def reference(counter: np.ndarray, key: np.ndarray) -> np.ndarray:
+        """Compute in words of numpy."""
         shape = np.broadcast_shapes(counter.shape, key.shape)
         keys = [*_halves(key)]
         keys.append(keys[0] ^ keys[1] ^ np.uint32(_PARITY))
@@ -139,6 +147,7 @@ class Threefry(Elementwise, name="threefry", operands="counter key"):
 
     @staticmethod
     def decompose(b: Any, counter: Any, key: Any) -> Any:
+        """Return the rounds in ui32."""
         keys = [*words_of(b, _spread(b, key, counter))]
         keys.append(b.xor(b.xor(keys[0], keys[1]), b.scalar(_PARITY, keys[0])))
         x, y = (b.add(w, k) for w, k in zip(words_of(b, counter), keys, strict=False))
@@ -164,6 +173,7 @@ class Philox(Elementwise, name="philox", operands="low high key"):
 
     @staticmethod
     def reference(low: np.ndarray, high: np.ndarray, key: np.ndarray) -> np.ndarray:
+        """Compute in words of numpy."""
         shape = np.broadcast_shapes(low.shape, high.shape, key.shape)
         words, keys = [*_halves(low), *_halves(high)], _halves(key)
         for _ in range(10):
@@ -178,6 +188,7 @@ class Philox(Elementwise, name="philox", operands="low high key"):
 
     @staticmethod
     def decompose(b: Any, low: Any, high: Any, key: Any) -> Any:
+        """Return the rounds in ui32, products in ui64."""
         words = [*words_of(b, low), *words_of(b, _spread(b, high, low))]
         keys = words_of(b, _spread(b, key, low))
         for i in range(10):

@@ -77,6 +77,8 @@ def _primitive(
     flops: int = 1,
     work: int = OpDef.element_work,
 ) -> None:
+    """Define an elementwise op without parameters by its numpy function."""
+
     def reference(*arrays: np.ndarray) -> np.ndarray:
         return function(*(wide(a) for a in arrays))
 
@@ -225,6 +227,7 @@ class Compare(Elementwise, name="compare", operands="lhs rhs"):
 
     @staticmethod
     def infer(lhs: TensorType, rhs: TensorType, *, predicate: str) -> TensorType:
+        """Return i1 of the broadcast shape."""
         require(predicate in PREDICATES, f"`predicate`: expected one of {PREDICATES}")
         if predicate not in ("eq", "ne"):
             require_dtype(lhs, NUMBER, "operand 0")
@@ -233,6 +236,7 @@ class Compare(Elementwise, name="compare", operands="lhs rhs"):
 
     @staticmethod
     def reference(lhs: np.ndarray, rhs: np.ndarray, *, predicate: str) -> np.ndarray:
+        """Return numpy's comparison of the same meaning."""
         names = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal"}
         names |= {"gt": "greater", "ge": "greater_equal"}
         return getattr(np, names[predicate])(wide(lhs), wide(rhs))
@@ -243,6 +247,7 @@ class Select(Elementwise, name="select", operands="condition true_value false_va
 
     @staticmethod
     def infer(condition: TensorType, true_value: TensorType, false_value: TensorType) -> TensorType:
+        """Return the element type of the two values; `condition` is i1."""
         require_dtype(condition, frozenset({BOOL}), "condition")
         same_dtype(true_value, false_value)
         shape = broadcast_shapes(condition.shape, true_value.shape, false_value.shape)
@@ -252,6 +257,7 @@ class Select(Elementwise, name="select", operands="condition true_value false_va
     def reference(
         condition: np.ndarray, true_value: np.ndarray, false_value: np.ndarray
     ) -> np.ndarray:
+        """Return numpy's `where`."""
         return np.where(condition, true_value, false_value)
 
 
@@ -265,6 +271,7 @@ class Cast(Elementwise, name="cast", operands="x", traits=_CONVERSION):
 
     @staticmethod
     def infer(x: TensorType, *, dtype: np.dtype) -> TensorType:
+        """Return the same shape with element type `dtype`."""
         return x.with_dtype(dtype)
 
     @staticmethod
@@ -284,6 +291,7 @@ class Bitcast(Elementwise, name="bitcast", operands="x"):
 
     @staticmethod
     def infer(x: TensorType, *, dtype: np.dtype) -> TensorType:
+        """Return the same shape with element type `dtype`."""
         same = x.dtype.itemsize == dtype.itemsize and BOOL not in (x.dtype, dtype)
         names = dtype_name(x.dtype), dtype_name(dtype)
         require(same, f"`dtype`: expected as many bits as {names[0]} has, got {names[1]}")
@@ -291,6 +299,7 @@ class Bitcast(Elementwise, name="bitcast", operands="x"):
 
     @staticmethod
     def reference(x: np.ndarray, *, dtype: np.dtype) -> np.ndarray:
+        """Return numpy's view."""
         return np.ascontiguousarray(x).view(dtype).reshape(x.shape)
 
 
@@ -311,10 +320,12 @@ class Clip(Elementwise, name="clip", operands="x low high"):
 
     @staticmethod
     def reference(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Compute as numpy's clip."""
         return np.minimum(np.maximum(wide(x), wide(low)), wide(high))
 
     @staticmethod
     def decompose(b: Any, x: Any, low: Any, high: Any) -> Any:
+        """minimum(maximum(x, low), high)."""
         return b.minimum(b.maximum(x, low), high)
 
 
@@ -323,10 +334,12 @@ class Relu(Elementwise, name="relu", operands="x", traits=Trait.IDEMPOTENT):
 
     @staticmethod
     def reference(x: np.ndarray) -> np.ndarray:
+        """max with zero."""
         return np.maximum(wide(x), 0)
 
     @staticmethod
     def decompose(b: Any, x: Any) -> Any:
+        """maximum(x, 0)."""
         return b.maximum(x, b.scalar(0, x))
 
 
@@ -338,6 +351,7 @@ class Sigmoid(Elementwise, name="sigmoid", operands="x", traits=Trait.WIDE):
 
     @staticmethod
     def reference(x: np.ndarray) -> np.ndarray:
+        """Return the logistic function in f64."""
         return 1.0 / (1.0 + np.exp(-x.astype(np.float64)))
 
     @staticmethod
@@ -356,6 +370,7 @@ class Silu(Elementwise, name="silu", operands="x", traits=Trait.WIDE):
 
     @staticmethod
     def reference(x: np.ndarray) -> np.ndarray:
+        """Return x over 1 + exp(-x), in f64."""
         x = x.astype(np.float64)
         return x * (1.0 / (1.0 + np.exp(-x)))
 
@@ -379,6 +394,7 @@ class Gelu(Elementwise, name="gelu", operands="x", traits=Trait.WIDE):
 
     @classmethod
     def infer(cls, x: TensorType, *, approximate: str) -> TensorType:
+        """Return the type of x."""
         require(approximate in ("none", "tanh"), "`approximate`: expected 'none' or 'tanh'")
         require_dtype(x, FLOAT, "operand 0")
         return x

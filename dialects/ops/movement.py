@@ -34,12 +34,14 @@ class Transpose(OpDef, name="transpose", operands="x", traits=Trait.PERMUTES | T
 
     @staticmethod
     def infer(x: TensorType, *, permutation: tuple[int, ...]) -> TensorType:
+        """Return the dimensions in the new order."""
         legal = sorted(permutation) == list(range(x.rank))
         require(legal, f"`permutation`: expected an order of 0..{x.rank - 1}, got {permutation}")
         return x.with_shape(tuple(x.shape[p] for p in permutation))
 
     @staticmethod
     def reference(x: np.ndarray, *, permutation: tuple[int, ...]) -> np.ndarray:
+        """Return numpy's transpose."""
         return np.transpose(x, permutation)
 
 
@@ -54,6 +56,7 @@ class Reshape(OpDef, name="reshape", operands="x", traits=Trait.VIEW):
 
     @staticmethod
     def infer(x: TensorType, *, shape: tuple[int, ...]) -> TensorType:
+        """Return `shape` with its entries resolved where they are known."""
         require(shape.count(-1) <= 1, f"`shape`: expected at most one -1, got {shape}")
         dims = [resolve(d, x) for d in shape]
         taken = [i for i, d in enumerate(x.shape) if copied(i) in shape]
@@ -74,6 +77,7 @@ class Reshape(OpDef, name="reshape", operands="x", traits=Trait.VIEW):
 
     @staticmethod
     def reference(x: np.ndarray, *, shape: tuple[int, ...]) -> np.ndarray:
+        """Return numpy's reshape."""
         return np.reshape(x, [x.shape[-2 - d] if d <= -2 else d for d in shape])
 
 
@@ -109,6 +113,7 @@ class BroadcastTo(
 
     @staticmethod
     def infer(x: TensorType, *like: TensorType, shape: tuple[int, ...]) -> TensorType:
+        """Return `shape` with its -1 entries filled in."""
         require(len(shape) >= x.rank, f"cannot broadcast {show(x.shape)} to rank {len(shape)}")
         if like:
             require(like[0].rank == len(shape), "`like`: expected the rank of `shape`")
@@ -124,6 +129,7 @@ class BroadcastTo(
 
     @staticmethod
     def reference(x: np.ndarray, *like: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Return numpy's broadcast_to."""
         aligned = (1,) * (len(shape) - x.ndim) + x.shape
         source = like[0].shape if like else aligned
         return np.broadcast_to(x, [source[i] if d == -1 else d for i, d in enumerate(shape)])
@@ -137,6 +143,7 @@ class Concat(OpDef, name="concat", operands="lhs rhs", traits=Trait.INDEXED | Tr
 
     @staticmethod
     def infer(lhs: TensorType, rhs: TensorType, *, axis: int) -> TensorType:
+        """Return the sum of the sizes along `axis`; the other dimensions agree."""
         same_dtype(lhs, rhs)
         axis = normalize_axis(axis, lhs.rank)
         shapes = f"{show(lhs.shape)} and {show(rhs.shape)}"
@@ -152,6 +159,7 @@ class Concat(OpDef, name="concat", operands="lhs rhs", traits=Trait.INDEXED | Tr
 
     @staticmethod
     def reference(lhs: np.ndarray, rhs: np.ndarray, *, axis: int) -> np.ndarray:
+        """Return numpy's concatenate."""
         return np.concatenate([lhs, rhs], axis)
 
 
@@ -182,6 +190,7 @@ class Slice(OpDef, name="slice", operands="x", traits=Trait.INDEXED | Trait.ANY_
     def infer(
         x: TensorType, *, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...]
     ) -> TensorType:
+        """Return the length of each Python slice."""
         for name, values in (("starts", starts), ("stops", stops), ("steps", steps)):
             fits = len(values) == x.rank
             require(fits, f"`{name}`: expected {x.rank} entries, got {len(values)}")
@@ -193,6 +202,7 @@ class Slice(OpDef, name="slice", operands="x", traits=Trait.INDEXED | Trait.ANY_
     def reference(
         x: np.ndarray, *, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...]
     ) -> np.ndarray:
+        """Return numpy's basic indexing."""
         return x[tuple(python_slice(*b) for b in zip(starts, stops, steps, strict=True))]
 
 
@@ -205,6 +215,7 @@ class UpdateSlice(OpDef, name="update_slice", operands="x update starts"):
 
     @staticmethod
     def infer(x: TensorType, update: TensorType, starts: TensorType) -> TensorType:
+        """Return the type of x."""
         same_dtype(x, update)
         require(x.rank == update.rank, "`update`: expected the rank of x")
         require(starts.dtype == I64, "`starts`: expected element type i64")
@@ -217,6 +228,7 @@ class UpdateSlice(OpDef, name="update_slice", operands="x update starts"):
 
     @staticmethod
     def reference(x: np.ndarray, update: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Return a copy with one box assigned."""
         room = np.array(x.shape, np.int64) - np.array(update.shape, np.int64)
         begin = np.clip(starts, 0, room)
         out = x.copy()
@@ -235,6 +247,7 @@ class Pad(OpDef, name="pad", operands="x", traits=Trait.INDEXED | Trait.ANY_ORDE
     def infer(
         x: TensorType, *, low: tuple[int, ...], high: tuple[int, ...], value: float
     ) -> TensorType:
+        """Return each size with its two pads."""
         for name, values in (("low", low), ("high", high)):
             fits = len(values) == x.rank and min(values, default=0) >= 0
             require(fits, f"`{name}`: expected {x.rank} sizes >= 0, got {values}")
@@ -248,6 +261,7 @@ class Pad(OpDef, name="pad", operands="x", traits=Trait.INDEXED | Trait.ANY_ORDE
     def reference(
         x: np.ndarray, *, low: tuple[int, ...], high: tuple[int, ...], value: float
     ) -> np.ndarray:
+        """Return numpy's constant pad."""
         fill = np.array(value).astype(x.dtype)
         widths = np.array([low, high], np.int64).T
         return np.pad(x, widths, constant_values=fill) if x.ndim else x
@@ -272,6 +286,7 @@ class Gather(OpDef, name="gather", operands="x indices", traits=Trait.INDEXED):
 
     @staticmethod
     def reference(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndarray:
+        """Return numpy's take after wrapping and clamping."""
         size = x.shape[axis]
         wrapped = np.where(indices < 0, indices.astype(np.int64) + size, indices)
         return np.take(x, np.clip(wrapped, 0, size - 1), axis=axis)
@@ -296,6 +311,7 @@ class Scatter(OpDef, name="scatter", operands="x indices updates"):
     def infer(
         x: TensorType, indices: TensorType, updates: TensorType, *, reduction: str
     ) -> TensorType:
+        """Return the type of x."""
         same_dtype(x, updates)
         known = ("none", *COMBINATIONS)
         require(reduction in known, f"`reduction`: expected one of {known}, got {reduction!r}")
@@ -329,4 +345,5 @@ class Scatter(OpDef, name="scatter", operands="x indices updates"):
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """Return one operation for each updated element."""
         return 0 if params["reduction"] == "none" else inputs[2].elements

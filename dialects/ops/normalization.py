@@ -29,12 +29,14 @@ class Softmax(RowWise, name="softmax", operands="x", traits=Trait.ALIGNED | Trai
 
     @staticmethod
     def infer(x: TensorType, *, axis: int) -> TensorType:
+        """Return the type of x."""
         require_dtype(x, FLOAT, "operand 0")
         normalize_axis(axis, x.rank)
         return x
 
     @staticmethod
     def reference(x: np.ndarray, *, axis: int) -> np.ndarray:
+        """Compute in f64, shifted by the maximum."""
         (x,) = _f64(x)
         e = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
         return e / np.sum(e, axis=axis, keepdims=True)
@@ -57,6 +59,7 @@ class LogSoftmax(RowWise, name="log_softmax", operands="x", traits=Trait.ALIGNED
 
     @staticmethod
     def reference(x: np.ndarray, *, axis: int) -> np.ndarray:
+        """Compute in f64, shifted by the maximum."""
         (x,) = _f64(x)
         shifted = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
         return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
@@ -96,6 +99,7 @@ class Layernorm(RowWise, name="layernorm", operands="x scale bias", traits=Trait
     def infer(
         x: TensorType, scale: TensorType, bias: TensorType, *, axis: int, epsilon: float
     ) -> TensorType:
+        """Return the type of x."""
         _check_trailing(x, axis, scale=scale, bias=bias)
         return x
 
@@ -103,6 +107,7 @@ class Layernorm(RowWise, name="layernorm", operands="x scale bias", traits=Trait
     def reference(
         x: np.ndarray, scale: np.ndarray, bias: np.ndarray, *, axis: int, epsilon: float
     ) -> np.ndarray:
+        """Compute in f64, two passes."""
         x, scale, bias = _f64(x, scale, bias)
         axes = tuple(range(axis % x.ndim, x.ndim))
         centered = x - np.mean(x, axis=axes, keepdims=True)
@@ -133,11 +138,13 @@ class Rmsnorm(RowWise, name="rmsnorm", operands="x scale", traits=Trait.ALIGNED)
 
     @staticmethod
     def infer(x: TensorType, scale: TensorType, *, axis: int, epsilon: float) -> TensorType:
+        """Return the type of x."""
         _check_trailing(x, axis, scale=scale)
         return x
 
     @staticmethod
     def reference(x: np.ndarray, scale: np.ndarray, *, axis: int, epsilon: float) -> np.ndarray:
+        """Compute in f64."""
         x, scale = _f64(x, scale)
         axes = tuple(range(axis % x.ndim, x.ndim))
         return x / np.sqrt(np.mean(x**2, axis=axes, keepdims=True) + epsilon) * scale
@@ -194,6 +201,7 @@ class Batchnorm(
 
     @staticmethod
     def reference(x: np.ndarray, *parameters: np.ndarray, axis: int, epsilon: float) -> np.ndarray:
+        """Compute in f64."""
         shape = [-1 if i == axis % x.ndim else 1 for i in range(x.ndim)]
         scale, bias, mean, variance = (p.reshape(shape) for p in _f64(*parameters))
         return (x.astype(np.float64) - mean) / np.sqrt(variance + epsilon) * scale + bias

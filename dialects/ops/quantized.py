@@ -50,14 +50,17 @@ class IntegerMatmul(OpDef, name="integer_matmul", operands="x weight zero"):
 
     @staticmethod
     def reference(x: np.ndarray, weight: np.ndarray, zero: np.ndarray) -> np.ndarray:
+        """numpy's matmul of integers."""
         return Matmul.reference(x.astype(_I32) - zero, weight.astype(_I32))
 
     @staticmethod
     def decompose(b: Any, x: Any, weight: Any, zero: Any) -> Any:
+        """Build the product in i32."""
         return b.matmul(b.sub(b.cast(x, dtype=_I32), zero), b.cast(weight, dtype=_I32))
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """2 m n k."""
         return Matmul.flops(inputs, out)
 
 
@@ -73,23 +76,28 @@ class IntegerConv2d(OpDef, name="integer_conv2d", operands="x weight zero"):
 
     @staticmethod
     def infer(x: TensorType, weight: TensorType, zero: TensorType, **window: Any) -> TensorType:
+        """Return the type of `conv2d`."""
         return Conv2d.infer(*_wide(x, weight, zero), **window)
 
     @staticmethod
     def reference(x: np.ndarray, weight: np.ndarray, zero: np.ndarray, **window: Any) -> np.ndarray:
+        """Compute the convolution of integers."""
         return Conv2d.reference(x.astype(_I32) - zero, weight.astype(_I32), **window)
 
     @staticmethod
     def decompose(b: Any, x: Any, weight: Any, zero: Any, **window: Any) -> Any:
+        """Build the convolution in i32."""
         shifted = b.sub(b.cast(x, dtype=_I32), zero)
         return b.conv2d(shifted, b.cast(weight, dtype=_I32), **window)
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """Count as `conv2d`."""
         return Conv2d.flops(inputs[:2], out, **params)
 
     @classmethod
     def evaluation_work(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """Count as `conv2d`."""
         return Conv2d.evaluation_work(inputs[:2], out, **params)
 
 
@@ -171,6 +179,7 @@ class BlockMatmul(OpDef, name="block_matmul", operands="x weight scale point"):
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """2 m n k."""
         return 2 * out.elements * (inputs[0].shape[-1] or 1)
 
 

@@ -64,6 +64,7 @@ class Reduction(OpDef, traits=Trait.REDUCES):
 
     @classmethod
     def infer(cls, x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -> TensorType:
+        """Return the shape without the reduced axes."""
         require_dtype(x, cls.allowed, "operand 0")
         axes = normalize_axes(axes, x.rank)
         return x.with_shape(reduced_shape(x.shape, axes, keepdims))
@@ -103,6 +104,7 @@ class ReduceMean(Reduction, name="reduce_mean", operands="x", traits=Trait.WIDE)
 
     @staticmethod
     def reference(x: np.ndarray, *, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:
+        """Compute the mean in f64."""
         total = np.sum(x.astype(np.float64), axis=axes, keepdims=keepdims)
         return total / math.prod(x.shape[a] for a in axes)
 
@@ -127,6 +129,7 @@ class Cumulative(OpDef, name="cumulative", operands="x"):
 
     @staticmethod
     def infer(x: TensorType, *, axis: int, reduction: str) -> TensorType:
+        """Return the type of x."""
         require_dtype(x, NUMBER, "operand 0")
         normalize_axis(axis, x.rank)
         known = tuple(COMBINATIONS)
@@ -135,6 +138,7 @@ class Cumulative(OpDef, name="cumulative", operands="x"):
 
     @staticmethod
     def reference(x: np.ndarray, *, axis: int, reduction: str) -> np.ndarray:
+        """Return numpy's accumulate; floats in f64."""
         data = x.astype(np.float64) if is_float(x.dtype) else x
         return COMBINATIONS[reduction].ufunc.accumulate(data, axis=axis, dtype=data.dtype)
 
@@ -148,6 +152,7 @@ class Argmax(OpDef, name="argmax", operands="x", traits=Trait.REDUCES):
 
     @staticmethod
     def infer(x: TensorType, *, axis: int, keepdims: bool) -> TensorType:
+        """Return i64 of the shape without `axis`."""
         require_dtype(x, NUMBER, "operand 0")
         axis = normalize_axis(axis, x.rank)
         require(x.shape[axis] != 0, f"`axis`: {axis} has no elements")
@@ -155,6 +160,7 @@ class Argmax(OpDef, name="argmax", operands="x", traits=Trait.REDUCES):
 
     @staticmethod
     def reference(x: np.ndarray, *, axis: int, keepdims: bool) -> np.ndarray:
+        """Return numpy's argmax."""
         return np.argmax(x, axis=axis, keepdims=keepdims)
 
 
@@ -171,6 +177,7 @@ class Argsort(OpDef, name="argsort", operands="x"):
 
     @staticmethod
     def infer(x: TensorType, *, axis: int, descending: bool, count: int) -> TensorType:
+        """Return i64 of the shape of x, with `count` elements along `axis`."""
         require_dtype(x, NUMBER | {BOOL}, "operand 0")
         axis = normalize_axis(axis, x.rank)
         size = x.shape[axis]
@@ -193,5 +200,6 @@ class Argsort(OpDef, name="argsort", operands="x"):
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """Count as many comparisons of each element as its axis has bits."""
         size = inputs[0].shape[params["axis"]] or 0
         return inputs[0].elements * max(1, math.ceil(math.log2(max(size, 1))))

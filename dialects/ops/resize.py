@@ -123,6 +123,7 @@ class Resize(OpDef, name="resize", operands="x"):
         rounding: str,
         layout: str,
     ) -> TensorType:
+        """Return x with the two sizes replaced."""
         require(x.rank == 4, f"expected an operand of rank 4, got {show(x.shape)}")
         for name, value, known in (
             ("layout", layout, LAYOUTS),
@@ -147,6 +148,7 @@ class Resize(OpDef, name="resize", operands="x"):
     def reference(
         x: np.ndarray, *, sizes: tuple[int, ...], scales: tuple[float, ...], layout: str, **how: Any
     ) -> np.ndarray:
+        """Return weighted sums of rows, then of columns; floats in f64."""
         out = x.astype(np.float64 if is_float(x.dtype) else x.dtype)
         for i, axis in enumerate(spatial(layout)):
             size, scale = x.shape[axis], scales[i] if scales else None
