@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self, Union, cast, get_args, get_origin, get_t
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.space import Config, Knob, KnobSpace
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand, WindowCount
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, IndexLike, least
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
@@ -164,7 +164,8 @@ class KernelKnobs(Sized):
         def body(k: Build, *memory: Memory) -> None:
             self._body(k, dict(zip(names, memory, strict=True)))
 
-        return Kernel(name, operands, self._grid, body, self._in_place(), self.merged_dims)
+        others = (self._in_place(), self.merged_dims, self._window_counts())
+        return Kernel(name, operands, self._grid, body, *others)
 
     def refusal(self, target: Target) -> str:
         """Return why there is no such kernel for a target that has kernels, or ""."""
@@ -176,6 +177,10 @@ class KernelKnobs(Sized):
 
     def _in_place(self) -> tuple[tuple[str, str], ...]:
         """Return pairs of a result and an input whose memory it may take."""
+        return ()
+
+    def _window_counts(self) -> tuple[WindowCount, ...]:
+        """Return the sizes of results that follow from one of the inputs."""
         return ()
 
     def _grid(self, size: Callable[[Dim], Index]) -> Sequence[IndexLike]:

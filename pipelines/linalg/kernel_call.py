@@ -25,6 +25,7 @@ from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.match import Feed
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.linalg.lowering import LoweredDim, LoweredTensor, Lowering, product
+from pyc_mlir.pipelines.linalg.products import window_count
 from pyc_mlir.pipelines.linalg.structured import reshape
 from pyc_mlir.pipelines.pyc.constants import lowered_constants, stored_bytes
 from pyc_mlir.pipelines.pyc.groups import AttachedKernel
@@ -70,6 +71,7 @@ class KernelCalls:
             _require(_fits(tensor, operand), f"a value for {_text(operand)}", tensor.type)
             sizes.meet(operand, value, feed)
             operands.append(_under(b.value(tensor), _declared(operand)))
+        sizes.count(kernel)
         known = sizes.of_operand(out)
         dims = sizes.of_result(out, result)
         sizes.meet_result(kernel, dims)
@@ -193,6 +195,12 @@ class _Sizes:
                 known, run = (product(known),), (product(run),)
             for a, b in zip(known, run, strict=True):
                 self.b.require_equal(a, b, f"sizes `{name}` {self.what}")
+
+    def count(self, kernel: Kernel) -> None:
+        """Add the sizes of results that follow from those of the inputs."""
+        for window in kernel.window_counts:
+            size = product(self.runs[window.size])
+            self.runs[window.name] = (window_count(self.b, size, window.reach, window.stride),)
 
     def of_operand(self, operand: Operand) -> tuple[LoweredDim, ...]:
         """Return the dimensions as the kernel has them."""

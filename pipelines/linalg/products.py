@@ -15,6 +15,7 @@ from pyc_mlir.dialects.ops.convolution import spatial, window_size
 from pyc_mlir.dialects.types import accumulator, lowest
 from pyc_mlir.pipelines.linalg import scalar
 from pyc_mlir.pipelines.linalg.elementwise import ONE, broadcast_dims, broadcasting
+from pyc_mlir.pipelines.linalg.functions import Number
 from pyc_mlir.pipelines.linalg.lowering import (
     Index,
     LoweredDim,
@@ -160,15 +161,28 @@ class Window:
             return LoweredDim(known)
         if kernel == ONE and stride == 1:
             return size
-        room = b.count(size) - (b.count(kernel) - 1) * dilation - 1
-        positions = room.make("arith.floordivsi", stride) + 1
-        return b.atom(positions.at_least(0))
+        if kernel.static is not None:
+            return window_count(b, size, dilation * (kernel.static - 1) + 1, stride)
+        return _steps(b, b.count(size) - (b.count(kernel) - 1) * dilation - 1, stride)
 
     def read(self, positions: Sequence[int], taps: Sequence[int]) -> list[Index]:
         """Return the row and the column that loops over positions and taps read."""
         steps = zip(positions, self.strides, taps, self.dilations, strict=True)
         d = ir.AffineDimExpr.get
         return [d(at) * stride + d(tap) * dilation for at, stride, tap, dilation in steps]
+
+
+def window_count(b: Lowering, size: LoweredDim, reach: int, stride: int) -> LoweredDim:
+    """Return the steps of a window that reaches so far, at least 0: equal ones are one."""
+
+    def make() -> LoweredDim:
+        return _steps(b, b.count(size) - reach, stride)
+
+    return b.once("window", size, reach, stride, make=make)
+
+
+def _steps(b: Lowering, room: Number, stride: int) -> LoweredDim:
+    return b.atom((room.make("arith.floordivsi", stride) + 1).at_least(0))
 
 
 @lowers("conv2d")

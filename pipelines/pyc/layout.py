@@ -254,17 +254,14 @@ def _in_kernel(model: CostModel, context: PassContext, work: Work) -> Cost:
 def _has_kernel(work: Work, family: str) -> bool:
     """Return whether the size of the images is known, or of no matter to the family.
 
-    A direct convolution takes any where there are as many outputs.
+    A pooling takes any where each window meets an image of every size.
     """
     node = work.nodes[0]
     unknown = [axis for axis in (0, 1) if work.type(node.operands[0]).shape[2 + axis] is None]
-    if not unknown or family != "conv":
-        return not unknown
-    pads, taps = node.params["pads"], work.type(node.operands[1]).shape[2:]
-    reach = [d * (t - 1) for d, t in zip(node.params["dilations"], taps, strict=True) if t]
-    return all(
-        node.params["strides"][a] == 1 and pads[a] + pads[a + 2] == reach[a] for a in unknown
-    )
+    if family != "pool":
+        return family != "resize" or not unknown
+    pads, taps = node.params["pads"], node.params["kernel"]
+    return all(pads[a] + pads[a + 2] < taps[a] for a in unknown)
 
 
 def _reason(windows: list[Work], moved: list[int]) -> str:

@@ -338,7 +338,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
         return []
     axes = node.params["axes"] if "axes" in node.params else (node.params["axis"],)
     along = axes is not None and [a % max(len(shape), 1) for a in axes] == [len(shape) - 1]
-    if not along or 0 in shape or shape[-1] is None:
+    if not along or 0 in shape:
         return []
     view = MatrixView(shape, len(shape) - 1)
     start = _start(work, anchor, view)
@@ -353,16 +353,18 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     if not work.closed(covers):
         return []
     dtype = float_type(work, node.operands)
-    if dtype in HALVES and shape[-1] > WIDENED:
+    if dtype in HALVES and (shape[-1] or WIDENED + 1) > WIDENED:
         return []
     share = min(64, max(1, -(-(view.rows or 64) // target.cores)))
     knobs = Rows.on(
-        target, _operation(node), view.rows or "m", shape[-1], rows_per_workgroup=share,
+        target, _operation(node), view.rows or "m", shape[-1] or "c", rows_per_workgroup=share,
         epsilon=node.params.get("epsilon", 1e-5), prologue=before.program, epilogue=after.program,
         dtype=dtype,
     )  # fmt: skip
     feeds = (Feed(own, (view.cut,)), *before.feeds, *(Feed(v) for v in weights), *after.feeds)
-    return FAMILY.offer(knobs, target, covers, feeds, {"m": nominal(shape[:-1])})
+    return FAMILY.offer(
+        knobs, target, covers, feeds, {"m": nominal(shape[:-1]), "c": nominal(shape[-1:])}
+    )
 
 
 def _operation(node: WorkOp) -> str:

@@ -2,7 +2,7 @@
 
 A padded border is never stored: a tap that falls outside adds nothing. Along the width that is
 known while the kernel is built (`ConvAxis.segments`), along the height, and where the width is not
-known, while it runs (`taps_at`).
+known, while it runs (`taps_at`, `OpenRow`).
 
 Channels may lie in several tensors, or in some of the channels of a larger one: a window that reads
 a concatenation of channels reads its parts, one that reads a slice of channels reads the tensor
@@ -22,7 +22,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.movement import END, START, python_slice
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.kernels.knobs import KernelKnobs, Sized, known
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, WindowCount
 from pyc_mlir.pipelines.kernels.lang.language import Memory
 from pyc_mlir.pipelines.kernels.lang.values import Condition, Index, least
 from pyc_mlir.pipelines.kernels.match import Feed
@@ -41,8 +41,8 @@ class ConvAxis(Sized):
     """A window along one axis of an image.
 
     `size` positions, padded by `low` and `high`, are met by `kernel` taps that are `dilation`
-    apart; the window moves by `stride`. With a `name` the size is known at run time only: there are
-    as many outputs then, and `size` is what costs and shares assume.
+    apart; the window moves by `stride`. With a `name` the size is known at run time only, and
+    `size` is what costs and shares assume.
     """
 
     size: int
@@ -54,16 +54,10 @@ class ConvAxis(Sized):
     name: str = ""
 
     def __post_init__(self) -> None:
-        """Raise PycError (BAD_ARGUMENT) for a window that does not fit the image once.
-
-        Also for an unknown size of which the number of outputs is another one.
-        """
+        """Raise PycError (BAD_ARGUMENT) for a window that does not fit the image once."""
         least_ones = (self.size, self.kernel, self.stride, self.dilation)
         if min(least_ones) < 1 or min(self.low, self.high) < 0 or self.outputs < 1:
             expected = "sizes of at least 1, pads of at least 0, a window that fits"
-            raise PycError(ReasonCode.BAD_ARGUMENT, f"window: expected {expected}, got {self}")
-        if self.name and (self.stride, self.outputs) != (1, self.size):
-            expected = "a window of stride 1 with as many outputs for an unknown size"
             raise PycError(ReasonCode.BAD_ARGUMENT, f"window: expected {expected}, got {self}")
 
     @property
@@ -74,7 +68,22 @@ class ConvAxis(Sized):
     @property
     def output_dim(self) -> Dim:
         """The number of outputs as a kernel's dimension."""
-        return self.name or self.outputs
+        if not self.name:
+            return self.outputs
+        return self.name if (self.stride, self.outputs) == (1, self.size) else f"{self.name}_out"
+
+    @property
+    def window_counts(self) -> tuple[WindowCount, ...]:
+        """The number of outputs, where it follows from a size that is known at run time only."""
+        if self.output_dim in (self.name, self.outputs):
+            return ()
+        reach = self.reach - self.low - self.high
+        return (WindowCount(str(self.output_dim), self.name, reach, self.stride),)
+
+    @property
+    def reach(self) -> int:
+        """The positions from the first tap to the last one."""
+        return self.dilation * (self.kernel - 1) + 1
 
     def at(self, sizes: Mapping[str, int]) -> Self:
         """Return the axis with its size known."""
@@ -83,8 +92,7 @@ class ConvAxis(Sized):
     @property
     def outputs(self) -> int:
         """The number of positions that the window takes."""
-        reach = self.dilation * (self.kernel - 1) + 1
-        return (self.size + self.low + self.high - reach) // self.stride + 1
+        return (self.size + self.low + self.high - self.reach) // self.stride + 1
 
     def source(self, output: int, tap: int) -> int:
         """Return the image's position under a tap; outside of [0, size) it is padding."""
@@ -98,7 +106,7 @@ class ConvAxis(Sized):
     def interior(self) -> range:
         """The outputs all of whose taps fall on the image."""
         first = -(-self.low // self.stride)
-        last = (self.size - 1 + self.low - self.dilation * (self.kernel - 1)) // self.stride
+        last = (self.size + self.low - self.reach) // self.stride
         return range(first, max(first, min(last + 1, self.outputs)))
 
     def segments(self, first: int, count: int) -> list["Segment"]:
@@ -143,6 +151,24 @@ class Segment:
     taps: range
     outputs: range
 
+    @property
+    def number(self) -> Index:
+        """How many taps there are."""
+        return Index.of(len(self.taps))
+
+
+@dataclass(frozen=True)
+class MetTaps:
+    """The taps of one output, from the first to before the last; as `Segment`."""
+
+    taps: tuple[Index, Index]
+    outputs: range = range(1)
+
+    @property
+    def number(self) -> Index:
+        """How many taps there are."""
+        return self.taps[1] - self.taps[0]
+
 
 @dataclass(frozen=True)
 class TileRun:
@@ -151,7 +177,7 @@ class TileRun:
     start: int
     width: int
     count: int
-    segments: tuple[Segment, ...]
+    segments: tuple[Segment | MetTaps, ...]
 
 
 def taps_at(axis: ConvAxis, output: Index, size: Index) -> tuple[Index, Index]:
@@ -160,10 +186,33 @@ def taps_at(axis: ConvAxis, output: Index, size: Index) -> tuple[Index, Index]:
     low, high = Index.of(0), Index.of(axis.kernel)
     if axis.low:
         low = (axis.low - least(at, axis.low)).ceildiv(axis.dilation)
-    if axis.source(axis.outputs - 1, axis.kernel - 1) >= axis.size:
+    if axis.high if axis.name else axis.source(axis.outputs - 1, axis.kernel - 1) >= axis.size:
         end = size + axis.low
         high = least((end - least(at, end)).ceildiv(axis.dilation), axis.kernel)
     return least(low, high), high
+
+
+@dataclass(frozen=True)
+class OpenRow:
+    """The outputs of a row of unknown length: `count` full tiles from `first` on, and `singles`.
+
+    All taps of the tiles meet the image; what lies before and behind them is taken one by one.
+    """
+
+    first: Index
+    count: Index
+    singles: tuple[tuple[Index, Index], tuple[Index, Index]]
+
+    @staticmethod
+    def of(axis: ConvAxis, width: int, size: Index, outputs: Index) -> "OpenRow":
+        """Cut the outputs of an image's row of `size` positions into tiles of `width`."""
+        padded = size + axis.low
+        inside = (padded - least(padded, axis.reach - 1)).ceildiv(axis.stride)
+        end = least(inside, outputs)
+        first = least(-(-axis.low // axis.stride), end)
+        count = (end - first) // width
+        behind = first + count * width
+        return OpenRow(first, count, ((Index.of(0), first), (behind, outputs)))
 
 
 @dataclass(frozen=True)
@@ -272,6 +321,9 @@ class WindowKnobs(KernelKnobs):
     def row_of(self, number: Index, high: Index | int) -> tuple[Index, Index]:
         """Return the image and the row in it of a row of all images that are so high."""
         return (Index.of(0), number) if self.images == 1 else (number // high, number % high)
+
+    def _window_counts(self) -> tuple[WindowCount, ...]:
+        return (*self.rows.window_counts, *self.columns.window_counts)
 
     def _misfit(self) -> str:
         inside = all(p.width > 0 and 0 <= p.first <= p.pitch - p.width for p in self.parts)
@@ -406,11 +458,10 @@ class Images:
         return replace(self, images=images, rows=ConvAxis(1), columns=columns, feeds=feeds)
 
 
-def find(work: Work, *names: str, dynamic: bool = False) -> Images | None:
+def find(work: Work, *names: str, dynamic: bool = True) -> Images | None:
     """Find the window op of floats that a group begins with, one of `names`; None without a kernel.
 
-    Batches may be dynamic. So may be images, if that is `dynamic`, in each dimension of which there
-    are as many outputs.
+    Batches may be dynamic, and if that is `dynamic`, images.
     """
     planar = "conv2d" in names and _is_planar(work)
     joined = find_parts(work)
@@ -450,11 +501,11 @@ def axes_of(
     params: Mapping[str, Any],
     sides: Sequence[int | None],
     kernel: Sequence[int | None],
-    dynamic: bool = False,
+    dynamic: bool = True,
 ) -> tuple[ConvAxis, ConvAxis] | None:
     """Return the axes of a window over images with these sides; None where there is no kernel.
 
-    Sides that are not known need `dynamic`, and as many outputs.
+    Sides that are not known need `dynamic`.
     """
     if None in kernel or (None in sides and not dynamic):
         return None

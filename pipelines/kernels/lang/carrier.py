@@ -72,13 +72,27 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class WindowCount:
+    """The size `name`: how many steps a window of `reach` positions, less padding, takes of `size`.
+
+    That is ``max(0, floor((size - reach) / stride) + 1)``.
+    """
+
+    name: str
+    size: str
+    reach: int
+    stride: int
+
+
+@dataclass(frozen=True)
 class Kernel:
     """A kernel for any number of calls. `grid` gives the workgroups from sizes, at most three.
 
     `in_place` are pairs of names (result, input): the result may be the input's memory, since
     each of its numbers is written after all that are read of the input for it or for others.
     `merged` are pairs (name, number): the size is that of so many first dimensions of the first
-    result as one, in which an input must agree with the result.
+    result as one, in which an input must agree with the result. `window_counts` are the sizes of
+    results that follow from one of the inputs.
     """
 
     name: str
@@ -87,6 +101,7 @@ class Kernel:
     body: Callable[..., None] = field(compare=False)
     in_place: tuple[tuple[str, str], ...] = ()
     merged: tuple[tuple[str, int], ...] = ()
+    window_counts: tuple[WindowCount, ...] = ()
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -178,6 +193,9 @@ class Carrier:
             for position, dim in enumerate(operand.shape):
                 if isinstance(dim, str) and dim not in sizes:
                     sizes[dim] = tensor.dim(values[operand.name], Index.of(position).value)
+        for window in kernel.window_counts:
+            sizes[window.name] = _steps(window, sizes[window.size])
+        taken = [sizes[s] for s in kernel.sizes]
 
         def dims(operands: Sequence[Operand]) -> list[Any]:
             return [sizes[d] for o in operands for d in o.shape if isinstance(d, str)]
@@ -187,9 +205,9 @@ class Carrier:
         index, entry = ir.IndexType.get(), [self._executables[kernel.name], kernel.name]
         made = flow.dispatch(
             [_tensor(o) for o in kernel.results],
-            [*sizes.values(), _unknown()],
+            [*taken, _unknown()],
             ir.ArrayAttr.get([ir.SymbolRefAttr.get(entry)]),
-            [*[values[n] for n in names], *[sizes[s] for s in kernel.sizes]],
+            [*[values[n] for n in names], *taken],
             dims(kernel.inputs),
             dims(kernel.results),
             tied_operands=ir.ArrayAttr.get([ir.IntegerAttr.get(index, t) for t in ties]),
@@ -248,6 +266,14 @@ class Carrier:
                 kinds = [value.type for value in held]
                 ir.Operation.create(STUB, results=kinds, operands=held, attributes=dict(stub))
             func.return_([])
+
+
+def _steps(window: WindowCount, size: Any) -> Any:
+    """Emit the count, which nothing of it may take for one of `Index`: a part may be negative."""
+    arith, one, none = dialect("arith"), Index.of(1).value, Index.of(0).value
+    reach = arith.constant(ir.IndexType.get(), window.reach)
+    room = arith.floordivsi(arith.subi(size, reach), Index.of(window.stride).value)
+    return arith.maxsi(arith.addi(room, one), none)
 
 
 def in_type(operands: Iterable[Operand], dtype: str) -> tuple[Operand, ...]:

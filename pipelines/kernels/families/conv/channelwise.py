@@ -24,7 +24,10 @@ from pyc_mlir.pipelines.kernels.families.window import (
     ChannelSlice,
     ConvAxis,
     Images,
+    MetTaps,
+    OpenRow,
     Piece,
+    Segment,
     TileRun,
     WindowKnobs,
     axes_of,
@@ -33,7 +36,7 @@ from pyc_mlir.pipelines.kernels.families.window import (
 )
 from pyc_mlir.pipelines.kernels.knobs import KernelKnobs, knob, known, one_of, shares
 from pyc_mlir.pipelines.kernels.lang import values as ops
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, in_type
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, WindowCount, in_type
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.narrow import BOUNDS, NARROW, Narrow
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
@@ -90,9 +93,10 @@ class Geometry(WindowKnobs, family="window"):
     @property
     def is_covered(self) -> bool:
         """True where every window meets the image."""
-        axes = (self.rows, self.columns)
         return all(
-            any(a.meets(o, t) for t in range(a.kernel)) for a in axes for o in range(a.outputs)
+            _covers(a) if a.name else any(a.meets(o, t) for t in range(a.kernel))
+            for a in (self.rows, self.columns)
+            for o in range(a.outputs)
         )
 
     @staticmethod
@@ -157,17 +161,33 @@ class Channelwise:
     def build(self) -> None:
         """Compute this workgroup's rows of all images."""
         k, knobs = self.k, self.knobs
-        high = knobs.outputs[0]
+        high = k.size(knobs.rows.output_dim)
         first, end = share(k, 0, knobs.workgroups, k.size(knobs.images) * high)
         with k.range(first, end) as number:
             image, row = knobs.row_of(number, high)
-            taps = taps_at(knobs.rows, row, Index.of(knobs.rows.size))
+            taps = taps_at(knobs.rows, row, k.size(knobs.rows.dim))
+            if knobs.columns.name:
+                self._open_row(image, row, taps)
+                return
             for run in knobs.columns.tiles(knobs.width):
                 if run.count == 1:
                     self._tiles(image, row, taps, run, Index.of(run.start))
                 else:
                     with k.range(run.count) as tile:
                         self._tiles(image, row, taps, run, tile * run.width + run.start)
+
+    def _open_row(self, image: Index, row: Index, taps: tuple[Index, Index]) -> None:
+        """Compute a row of unknown length: full tiles where all taps meet the image, then ones."""
+        k, width, axis = self.k, self.knobs.width, self.knobs.columns
+        size = k.size(axis.dim)
+        tiles = OpenRow.of(axis, width, size, k.size(axis.output_dim))
+        full = TileRun(0, width, 1, (Segment(range(axis.kernel), range(width)),))
+        with k.range(tiles.count) as tile:
+            self._tiles(image, row, taps, full, tile * width + tiles.first)
+        for ends in tiles.singles:
+            with k.range(*ends) as at:
+                single = TileRun(0, 1, 1, (MetTaps(taps_at(axis, at, size)),))
+                self._tiles(image, row, taps, single, at)
 
     def _tiles(
         self, image: Index, row: Index, taps: tuple[Index, Index], run: TileRun, start: Index
@@ -200,13 +220,13 @@ class _Tile:
         k, knobs, rule = kernel.k, kernel.knobs, kernel.rule
         starts = [k.vector(rule.start)] * self.run.width
         sums = k.loop(*self.taps, 1, starts)(self._row_of_taps)
-        high, wide = knobs.outputs
+        _, high, wide = map(k.size, knobs.output_dims)
         first = (self.image * high + self.row) * wide + self.start
         down = self.taps[1] - self.taps[0]
         for p, total in enumerate(sums):
             if rule.finish is not None:
-                along = sum(len(s.taps) for s in self.run.segments if p in s.outputs)
-                total = rule.finish(total, (down * along).to_float())
+                along = [s.number for s in self.run.segments if p in s.outputs]
+                total = rule.finish(total, (down * sum(along, start=Index.of(0))).to_float())
             if kernel.bias is not None:
                 total = total + kernel.bias.ints(self.at).to_float()
             head = (self.image, self.row, self.start + p)
@@ -219,6 +239,8 @@ class _Tile:
         y = self.row * knobs.rows.stride + down * knobs.rows.dilation - knobs.rows.low
         uses: dict[int, list[tuple[int, int]]] = {}
         for segment in self.run.segments:
+            if isinstance(segment, MetTaps):
+                return self._taps_of_one(segment, down, y, *sums)
             for tap in segment.taps:
                 for p in segment.outputs:
                     place = p * columns.stride + tap * columns.dilation
@@ -227,16 +249,32 @@ class _Tile:
         made = list(sums)
         for place in sorted(uses):
             # The first of the places is on the image, so that nothing negative is formed.
-            x = self.start * columns.stride + place - columns.low
-            number = self.x.load(self.image, y, x, self.source)
-            if self.kernel.zero is not None:
-                number = number - self.kernel.zero
+            number = self._number(y, self.start * columns.stride + place - columns.low)
             for p, tap in uses[place]:
                 if tap not in weights:
-                    w, place = self.kernel.w, down * columns.kernel + tap
-                    weights[tap] = None if w is None else w.load(place, self.at)
+                    weights[tap] = self._weight(down * columns.kernel + tap)
                 made[p] = self.kernel.rule.step(made[p], number, weights[tap])
         return made
+
+    def _taps_of_one(self, met: MetTaps, down: Index, y: Index, *sums: Vector) -> list[Vector]:
+        """Add the taps of a row that one output meets, which are known while it runs."""
+        columns = self.kernel.knobs.columns
+
+        def over(tap: Index, total: Vector) -> list[Vector]:
+            x = self.start * columns.stride + tap * columns.dilation - columns.low
+            weight = self._weight(down * columns.kernel + tap)
+            return [self.kernel.rule.step(total, self._number(y, x), weight)]
+
+        return self.kernel.k.loop(*met.taps, 1, list(sums))(over)
+
+    def _number(self, y: Index, x: Index) -> Vector:
+        """Load the numbers at a place of the image."""
+        number, zero = self.x.load(self.image, y, x, self.source), self.kernel.zero
+        return number if zero is None else number - zero
+
+    def _weight(self, tap: Index) -> Vector | None:
+        """Load the weights of a tap, None without."""
+        return None if self.kernel.w is None else self.kernel.w.load(tap, self.at)
 
 
 class Windowed(KernelKnobs):
@@ -282,6 +320,9 @@ class Windowed(KernelKnobs):
         reads = self.epilogue.operands("e", images.matrix_rows, images.channels)
         result = Operand("y", (*images.output_dims, images.channels), "out")
         return in_type((*images.sources, *self.weights, *reads, result), self.dtype)
+
+    def _window_counts(self) -> tuple[WindowCount, ...]:
+        return (*self.images.rows.window_counts, *self.images.columns.window_counts)
 
     def _grid(self, size: Callable[[Dim], Index]) -> tuple[int]:
         return (self.images.workgroups,)
@@ -462,7 +503,7 @@ class BytePool(WindowKnobs, family="int8_pool", speed="pool"):
 
     def _misfit(self) -> str:
         covered = _covers(self.rows) and _covers(self.columns)
-        return "" if covered else "windows without gaps that meet an image of known size"
+        return "" if covered else "windows without gaps that meet the image"
 
     @property
     def flops(self) -> float:
@@ -475,12 +516,13 @@ class BytePool(WindowKnobs, family="int8_pool", speed="pool"):
         return tuple(replace(o, dtype=self.dtype) for o in (*self.sources, result))
 
     def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
-        x, y, high = memory["x"], memory["y"], self.rows.outputs
-        first, end = share(k, 0, self.workgroups, k.size(self.images) * high)
-        with k.range(first, end) as number, k.range(self.columns.outputs) as column:
+        x, y = memory["x"], memory["y"]
+        images, high, wide = map(k.size, self.output_dims)
+        first, end = share(k, 0, self.workgroups, images * high)
+        with k.range(first, end) as number, k.range(wide) as column:
             image, row = number // high, number % high
-            down = [_clamped(self.rows, row, tap) for tap in range(self.rows.kernel)]
-            along = [_clamped(self.columns, column, tap) for tap in range(self.columns.kernel)]
+            down = _clamped(self.rows, row, k.size(self.rows.dim))
+            along = _clamped(self.columns, column, k.size(self.columns.dim))
             places = [(image, y_, x_) for y_ in down for x_ in along]
 
             def store(lanes: Lanes, image: Index = image, row: Index = row) -> None:
@@ -507,17 +549,19 @@ class BytePool(WindowKnobs, family="int8_pool", speed="pool"):
 
 
 def _covers(axis: ConvAxis) -> bool:
-    """Return whether each window of a known axis is without gaps and meets the image."""
-    if axis.name or axis.dilation != 1:
+    """Return whether each window of an axis is without gaps and meets the image, of any size."""
+    if axis.dilation != 1:
         return False
+    if axis.name:
+        return axis.low + axis.high < axis.kernel
     ends = (0, axis.outputs - 1)
     return all(any(axis.meets(o, tap) for tap in range(axis.kernel)) for o in ends)
 
 
-def _clamped(axis: ConvAxis, output: Index, tap: int) -> Index:
-    """Return the place under a tap, the nearest one of the image where it is beyond."""
-    at = output * axis.stride + tap
-    return ops.least(at - ops.least(at, axis.low), axis.size - 1)
+def _clamped(axis: ConvAxis, output: Index, size: Index) -> list[Index]:
+    """Return the place under each tap, the nearest one of the image where it is beyond."""
+    taps = [output * axis.stride + tap for tap in range(axis.kernel)]
+    return [ops.least(at - ops.least(at, axis.low), size - 1) for at in taps]
 
 
 def _match_byte_pool(work: Work, target: Target) -> list[KernelOffer]:

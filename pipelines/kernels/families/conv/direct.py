@@ -19,6 +19,8 @@ from pyc_mlir.pipelines.kernels import nest
 from pyc_mlir.pipelines.kernels.families.window import (
     ChannelSlice,
     ConvAxis,
+    MetTaps,
+    OpenRow,
     Piece,
     Segment,
     TileRun,
@@ -30,7 +32,7 @@ from pyc_mlir.pipelines.kernels.knobs import HEIGHTS, PANELS, UNROLLS, cuts, kno
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, Pointwise
-from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, least
+from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar
 from pyc_mlir.pipelines.kernels.match import Feed, KernelOffer, MatrixView, longest
 from pyc_mlir.pipelines.kernels.nest import Finish, Panel, Panels, ProductTile, Row
 from pyc_mlir.pipelines.kernels.registry import Family, operand_cost
@@ -250,14 +252,6 @@ class ConvRow:
 
 
 @dataclass(frozen=True)
-class MetTaps:
-    """The taps of one output, from the first to before the last; as `Segment`."""
-
-    taps: tuple[Index, Index]
-    outputs: range = range(1)
-
-
-@dataclass(frozen=True)
 class Direct:
     """One kernel under construction: loops from the outside in, then the register tile.
 
@@ -339,18 +333,15 @@ class Direct:
     def _unknown_width(self, panel: FilterPanel, row: ConvRow) -> None:
         """Compute a row of unknown length: full tiles where all taps meet the image, then ones."""
         k, knobs, axis = self.k, self.knobs, self.knobs.columns
-        wide, inner = k.size(axis.dim), Index.of(axis.low)
-        left = least(inner, wide)
-        inside = wide - left
-        count = (inside - least(inside, axis.high)) // knobs.width
+        size = k.size(axis.dim)
+        tiles = OpenRow.of(axis, knobs.width, size, k.size(axis.output_dim))
         full = [Segment(range(axis.kernel), range(knobs.width))]
-        with k.range(*self._share(0, count, knobs.shares_tiles)) as tile:
-            self._tile(panel, row, full, tile * knobs.width + inner, knobs.width)
+        with k.range(*self._share(0, tiles.count, knobs.shares_tiles)) as tile:
+            self._tile(panel, row, full, tile * knobs.width + tiles.first, knobs.width)
         with self._last():
-            for first, end in ((Index.of(0), left), (left + count * knobs.width, wide)):
-                with k.range(first, end) as at:
-                    met = MetTaps(taps_at(axis, at, k.size(axis.dim)))
-                    self._tile(panel, row, [met], at, 1)
+            for ends in tiles.singles:
+                with k.range(*ends) as at:
+                    self._tile(panel, row, [MetTaps(taps_at(axis, at, size))], at, 1)
 
     def _last(self) -> AbstractContextManager:
         """Leave what remains of a row that workgroups share to the last one."""
@@ -511,7 +502,7 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
 
     Groups computed together add products with zeros, which spread infinities.
     """
-    found = find(work, "conv2d", dynamic=True)
+    found = find(work, "conv2d")
     if found is None or found.weights is None or (found.parts and found.groups > 1):
         return []
     flat = found.is_flat and found.dtype == "f32"

@@ -442,7 +442,7 @@ def _cost(knobs: Winograd, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a 3x3 convolution of stride 1 with constant weights, and what the epilogue can do."""
-    found = find(work, "conv2d")
+    found = find(work, "conv2d", dynamic=False)
     if found is None or found.weights is None or found.planar or found.groups != 1:
         return []
     if found.dtype != "f32" or not are_fitting(found.rows, found.columns):

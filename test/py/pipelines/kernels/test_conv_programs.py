@@ -185,16 +185,6 @@ def test_images_of_any_size(shape):
         assert got.shape == want.shape and np.abs(got - want).max() < 1e-4
 
 
-def test_images_of_any_size_with_a_stride_are_left_to_iree():
-    def strided(x):
-        return nn.conv2d(x, WIDE, strides=(2, 2), pads=(2, 2, 2, 2))
-
-    program = compile(strided, [spec("f32", (1, 3, "h", "w"))], device=Device("local-sync"))
-    assert families(program) == ["iree"]
-    layout = [d.chosen for d in program.artifact.decisions if d.site.pass_name == "pyc-layout"]
-    assert layout == ["keep"]
-
-
 def test_a_residual_of_another_size_is_refused():
     any_target()
 
@@ -330,3 +320,51 @@ def test_a_product_in_bytes_of_unknown_rows_before_a_residual(target, batch):
     made = model(nodes, {"x": (np.float32, (*batch, 64))}, ["y"], weights)
     check = compile(made, target=target, check=True).stats().check
     assert check is not None and check.done > 0, check
+
+
+# What the window does over images of unknown height and width: the op, its taps, strides, pads and
+# dilations; families that it must find.
+OPEN = [
+    ("conv2d", (3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
+    ("conv2d", (1, 1), (2, 2), (0, 0, 0, 0), (1, 1)),
+    ("conv2d", (7, 7), (2, 2), (3, 3, 3, 3), (1, 1)),
+    ("conv2d", (3, 3), (1, 1), (0, 0, 0, 0), (1, 1)),
+    ("conv2d", (2, 4), (3, 1), (1, 0, 0, 2), (2, 1)),
+    ("conv2d", (3, 3), (2, 3), (0, 1, 1, 0), (1, 2)),
+    ("depthwise", (3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
+    ("depthwise", (5, 5), (2, 2), (2, 2, 2, 2), (1, 1)),
+    ("depthwise", (3, 3), (2, 1), (0, 1, 1, 0), (1, 2)),
+    ("max_pool2d", (3, 3), (2, 2), (1, 1, 1, 1), None),
+    ("max_pool2d", (5, 5), (1, 1), (2, 2, 2, 2), None),
+    ("avg_pool2d", (3, 3), (2, 2), (1, 1, 0, 0), None),
+    ("avg_pool2d", (2, 2), (2, 2), (0, 0, 0, 0), None),
+]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("case", OPEN, ids=lambda c: "-".join(map(str, c[:3])))
+@pytest.mark.sampled(8)
+def test_windows_over_images_of_unknown_size(case, dtype):
+    op, kernel, strides, pads, dilations = case
+    kind = np.dtype({"f32": "float32", "f16": "float16"}[dtype])
+    depth = 1 if op == "depthwise" else 20
+    w = RANDOM.normal(size=(20, depth, *kernel), scale=0.2).astype(kind)
+    others = {"strides": strides, "pads": pads}
+    around = RANDOM.normal(size=(20, 20, 3, 3), scale=0.1).astype(kind)
+
+    def window(x):
+        if "pool" in op:
+            return nn.conv2d(getattr(nn, op)(nn.conv2d(x, around), kernel=kernel, **others), around)
+        groups = 20 if op == "depthwise" else 1
+        return nn.relu(nn.conv2d(x, w, groups=groups, dilations=dilations, **others))
+
+    x = spec(dtype, ("n", 20, "h", "w"))
+    made = compile(window, [x], device=Device("local-sync"))
+    wanted = {"conv2d": "conv", "depthwise": "depthwise"}.get(op, "pool")
+    assert wanted in families(made)
+    plain = compile(window, [x], kernels="iree", device=Device("local-sync"), check=False)
+    for n, high, wide in ((1, 9, 12), (2, 12, 9), (1, 40, 33), (3, 13, 61)):
+        image = RANDOM.normal(size=(n, 20, high, wide)).astype(kind)
+        got, wanted = np.asarray(made(image)), np.asarray(plain(image))
+        assert got.shape == wanted.shape
+        assert np.abs(got.astype("f") - wanted).max() < (1e-4 if dtype == "f32" else 2e-2)
