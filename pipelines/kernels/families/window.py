@@ -224,11 +224,11 @@ class Border:
     inside: Condition
 
 
-def border(axis: ConvAxis, start: Index, offset: int) -> Border:
+def border(axis: ConvAxis, size: Index, start: Index, offset: int) -> Border:
     """Return the position `offset` behind the start of a window of stride 1 for output `start`."""
     at = start + offset
-    clamped = least(at - least(at, axis.low), axis.size - 1)
-    inside = at < axis.size + axis.low
+    clamped = least(at - least(at, axis.low), size - 1)
+    inside = at < size + axis.low
     if axis.low:
         inside = inside & (Index.of(axis.low - 1) < at)
     return Border(at - axis.low, clamped, inside)
@@ -458,10 +458,10 @@ class Images:
         return replace(self, images=images, rows=ConvAxis(1), columns=columns, feeds=feeds)
 
 
-def find(work: Work, *names: str, dynamic: bool = True) -> Images | None:
+def find(work: Work, *names: str) -> Images | None:
     """Find the window op of floats that a group begins with, one of `names`; None without a kernel.
 
-    Batches may be dynamic, and if that is `dynamic`, images.
+    Batches and the sides of images may be dynamic.
     """
     planar = "conv2d" in names and _is_planar(work)
     joined = find_parts(work)
@@ -475,7 +475,7 @@ def find(work: Work, *names: str, dynamic: bool = True) -> Images | None:
     sources = work.nodes[0].operands[:1] if planar else node.operands[:1]
     images, *sides, channels = work.type(node.operands[0]).shape
     kernel = node.params.get("kernel") or work.type(node.operands[1]).shape[:2]
-    axes = None if images == 0 else axes_of(node.params, sides, kernel, dynamic)
+    axes = None if images == 0 else axes_of(node.params, sides, kernel)
     if axes is None:
         return None
     rows, columns = axes
@@ -501,13 +501,9 @@ def axes_of(
     params: Mapping[str, Any],
     sides: Sequence[int | None],
     kernel: Sequence[int | None],
-    dynamic: bool = True,
 ) -> tuple[ConvAxis, ConvAxis] | None:
-    """Return the axes of a window over images with these sides; None where there is no kernel.
-
-    Sides that are not known need `dynamic`.
-    """
-    if None in kernel or (None in sides and not dynamic):
+    """Return the axes of a window over images with these sides; None where there is no kernel."""
+    if None in kernel:
         return None
     pads, dilations, made = params["pads"], params.get("dilations", (1, 1)), []
     for axis, (side, taps) in enumerate(zip(sides, kernel, strict=True)):

@@ -18,7 +18,7 @@ docs/kernels.md.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, reduce
@@ -278,7 +278,7 @@ class Filtering:
     def build(self) -> None:
         """Compute this workgroup's blocks: transform, multiply, transform back."""
         k, knobs = self.k, self.knobs
-        high, wide = knobs.tiles
+        high, wide = self._tiles
         tiles = k.size(knobs.images) * (high * wide)
         first, end = nest.share(k, 0, knobs.workgroups, tiles)
         own = k.workgroup() * sum(knobs.scratch)
@@ -293,8 +293,14 @@ class Filtering:
             if panels.last_width:
                 self._panel(panels.last(), block)
 
+    @property
+    def _tiles(self) -> tuple[Index, Index]:
+        """Rows and columns of tiles of an image."""
+        _, high, wide = (self.k.size(d).ceildiv(self.knobs.m) for d in self.knobs.output_dims)
+        return high, wide
+
     def _place(self, tile: Index) -> TilePlace:
-        high, wide = self.knobs.tiles
+        high, wide = self._tiles
         row, x = tile // wide, tile % wide
         image, y = self.knobs.row_of(row, high)
         return TilePlace(image, y * self.knobs.m, x * self.knobs.m)
@@ -307,8 +313,9 @@ class Filtering:
             last = (-(-axis.outputs // knobs.m) - 1) * knobs.m
             if axis.low:
                 conditions.append(Index.of(axis.low - 1) < start)
-            if last + knobs.side - axis.low > axis.size:
-                conditions.append(start < max(0, axis.size + axis.low - knobs.side + 1))
+            if axis.name or last + knobs.side - axis.low > axis.size:
+                padded = k.size(axis.dim) + axis.low
+                conditions.append(start < padded - least(padded, knobs.side - 1))
 
         def channels(masked: bool) -> None:
             # The vectors of a piece may pass its end, into what the next one then writes.
@@ -324,8 +331,9 @@ class Filtering:
     def _piece(self, piece: Piece, place: TilePlace, at: Index, masked: bool) -> None:
         k, knobs, side = self.k, self.knobs, self.knobs.side
         bt = matrices(knobs.m).bt
-        rows = [border(knobs.rows, place.y, i) for i in range(side)]
-        columns = [border(knobs.columns, place.x, i) for i in range(side)]
+        high, wide = k.size(knobs.rows.dim), k.size(knobs.columns.dim)
+        rows = [border(knobs.rows, high, place.y, i) for i in range(side)]
+        columns = [border(knobs.columns, wide, place.x, i) for i in range(side)]
 
         @k.each(piece.width, 1)
         def _(lanes: Lanes) -> None:
@@ -390,18 +398,21 @@ class Filtering:
         for j in range(side):
             column = [self.scratch.load(sums + (i * side + j) * stride) for i in range(side)]
             half.append(_products(at, column))
-        high, wide = knobs.outputs
+        _, high, wide = map(k.size, knobs.output_dims)
         for i in range(knobs.m):
             row = _products(at, [half[j][i] for j in range(side)])
-            within = nullcontext() if high % knobs.m == 0 else k.when(place.y + i < high)
-            with within:
+            with self._within(place.y + i, high):
                 for j, value in enumerate(row):
                     y, x = place.y + i, place.x + j
-                    there = nullcontext() if wide % knobs.m == 0 else k.when(x < wide)
-                    with there:
+                    with self._within(x, wide):
                         matrix_row = (place.image * high + y) * wide + x
                         made = self.epilogue.row(matrix_row)(value, lanes)
                         self.y.store(made, place.image, y, x, lanes)
+
+    def _within(self, at: Index, outputs: Index) -> AbstractContextManager:
+        """Do what follows where a tile's output is one of the image's."""
+        whole = outputs.number is not None and outputs.number % self.knobs.m == 0
+        return nullcontext() if whole else self.k.when(at < outputs)
 
 
 def _products(matrix: np.ndarray, numbers: Sequence[Vector]) -> list[Vector]:
@@ -442,7 +453,7 @@ def _cost(knobs: Winograd, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 def match(work: Work, target: Target) -> list[KernelOffer]:
     """Offer a 3x3 convolution of stride 1 with constant weights, and what the epilogue can do."""
-    found = find(work, "conv2d", dynamic=False)
+    found = find(work, "conv2d")
     if found is None or found.weights is None or found.planar or found.groups != 1:
         return []
     if found.dtype != "f32" or not are_fitting(found.rows, found.columns):
