@@ -20,7 +20,7 @@ and writes them where they lie, and nothing is moved.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import isfinite, prod
 from typing import Any
 
@@ -28,6 +28,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import Shape
+from pyc_mlir.pipelines.kernels.counts import fed_inputs
 from pyc_mlir.pipelines.kernels.knobs import Sized, known, no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.functions import STEPS
@@ -72,6 +73,19 @@ class KernelOffer:
     cost: Cost
     worth: bool = True
     indirect: bool = False
+
+
+def named_sizes(offer: KernelOffer, work: Work) -> dict[str, int]:
+    """Return the sizes that a kernel's names stand for, for a group whose sizes are known."""
+    kernel = offer.knobs.kernel("k")
+    found: dict[str, int] = {}
+    for operand, feed in zip(fed_inputs(kernel), offer.feeds, strict=True):
+        shape = work.type(feed.value).shape
+        runs = pairwise((0, *feed.cuts, len(shape)))
+        if operand.layout is None:
+            named = zip(operand.shape, runs, strict=True)
+            found |= {d: nominal(shape[i:j]) for d, (i, j) in named if isinstance(d, str)}
+    return found | {w.name: w.of(found[w.size]) for w in kernel.window_counts}
 
 
 @dataclass(frozen=True)

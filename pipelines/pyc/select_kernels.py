@@ -7,6 +7,9 @@ seconds and by the price of constants that are larger than the model's (`constan
 decision for each group. Where no family has one, the decision says that too. A recipe or a policy
 may name a variant of an offer: a knob set of the family's `space`.
 
+What has dynamic sizes is priced at several: the seconds of an alternative are those of the quickest
+one at the first of these sizes, times the largest ratio to the quickest at any of them.
+
 `predicted_seconds` is what a call of such a module takes on one core, one group after the other.
 Each kernel is priced by its family, by the knobs that it has; what no kernel computes is priced as
 IREE's code.
@@ -31,7 +34,7 @@ from pyc_mlir.pipelines.choices.space import KnobSpace, split_variant
 from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
 from pyc_mlir.pipelines.kernels.knobs import decode, encode, with_settings
 from pyc_mlir.pipelines.kernels.lang.attributes import APPROXIMATED, ATTRIBUTE, CHECKED, SELECT
-from pyc_mlir.pipelines.kernels.match import KernelOffer
+from pyc_mlir.pipelines.kernels.match import KernelOffer, named_sizes
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.pyc.constants import (
     RATES,
@@ -85,13 +88,16 @@ class SelectKernels:
         return select(module, context, self.families)
 
 
-def select(module: ir.Module, context: PassContext, families: str = "") -> dict[str, int]:
+def select(
+    module: ir.Module, context: PassContext, families: str = "", sized: Sequence[ir.Module] = ()
+) -> dict[str, int]:
     """Attach kernels for the context's target to the groups and ops of a module; how many of both.
 
     A compile calls this with its own target: the host's registers and caches decide on knobs.
+    `sized` are copies of the module with sizes that its dynamic dimensions may have.
     """
     names = list(filter(None, families.split("+"))) or list(FAMILIES)
-    sites = list(_sites(module, context, names))
+    sites = list(_sites(module, context, names, sized))
     # Kernels that check themselves are not given up, and co-selection weighs bytes itself.
     free = context.kernels.co_selected or context.kernels.detect_faults
     rate = ExchangeRate() if free else RATES.get(context.mode, ExchangeRate())
@@ -127,7 +133,17 @@ class _KernelSite:
         offers = self.variants.offers
         why = "IREE's own code generation" if offers else "no family has a kernel for it"
         listed = [self.variants.priced(name, offer) for name, (_, offer) in offers.items()]
-        return [*listed, replace(self.variants.iree, reason=why)]
+        listed.append(replace(self.variants.iree, reason=why))
+        rows = [[s / min(at) for s in at] for at in self.variants.seconds_at_sizes]
+        if not rows:
+            return listed
+        worst = [max(ratios) for ratios in zip(*rows, strict=True)]
+        quickest = min(self.variants.seconds_at_sizes[0])
+        priced = zip(listed, worst, strict=True)
+        return [
+            replace(a, cost=replace(a.cost or Cost(), seconds=quickest * ratio))
+            for a, ratio in priced
+        ]
 
     @property
     def unasked(self) -> set[str]:
@@ -169,13 +185,17 @@ class _KernelSite:
         return forms_of_kernel(found[1], self.constants, work)
 
 
-def _sites(module: ir.Module, context: PassContext, names: Sequence[str]) -> Iterator[_KernelSite]:
+def _sites(
+    module: ir.Module, context: PassContext, names: Sequence[str], sized: Sequence[ir.Module] = ()
+) -> Iterator[_KernelSite]:
     """Yield the groups and ops of a module that have no kernel, in order."""
     seen: Counter[str] = Counter()
+    same = [[m for f in functions_of(other) for m in Members.within(f)] for other in sized]
+    number = -1
     for function in functions_of(module):
         ids = OpIds(function, seen)
         for members in Members.within(function):
-            op = members.whole
+            op, number = members.whole, number + 1
             # A kernel that somebody has attached is that somebody's choice.
             if ATTRIBUTE in op.attributes:
                 continue
@@ -185,7 +205,8 @@ def _sites(module: ir.Module, context: PassContext, names: Sequence[str]) -> Ite
             offers, evidence = legal_offers(members, work, context, names)
             site = Site(SelectKernels.name, ids[op], str(op.location), work_id(work))
             computes = Computes(tuple(ids[o] for o in members.ops))
-            variants = KernelVariants(work, context.target, offers)
+            at = () if work.is_static else tuple(each[number].work() for each in same)
+            variants = KernelVariants(work, context.target, offers, at)
             constants = constants_of(members, work, ids)
             made = _KernelSite(site, members, variants, constants, (computes, *evidence))
             yield made.with_own_constants() if context.kernels.own_constants else made
@@ -311,16 +332,34 @@ def _larger(site: _KernelSite, found: Prices, number: int, name: str) -> LargerC
 
 @dataclass(frozen=True)
 class KernelVariants:
-    """The kernels of a group and those with other knobs: `choices.Variants`."""
+    """The kernels of a group and those with other knobs: `choices.Variants`.
+
+    `sized` is the group at sizes that its dynamic dimensions may have.
+    """
 
     work: Work
     target: Target
     offers: Mapping[str, Found]
+    sized: tuple[Work, ...] = ()
 
     @property
     def iree(self) -> Alternative:
         """IREE's code for the whole group."""
         return Alternative(IREE, _iree_cost(self.work, 0, self.target))
+
+    @cached_property
+    def seconds_at_sizes(self) -> list[list[float]]:
+        """The seconds of each offer, and of IREE's code, at each of the sizes."""
+        found = []
+        for work in self.sized:
+            own = [self._seconds_at(work, *offered) for offered in self.offers.values()]
+            found.append([*own, _iree_cost(work, 0, self.target).seconds])
+        return found
+
+    def _seconds_at(self, work: Work, family: str, offer: KernelOffer) -> float:
+        sizes = named_sizes(offer, work)
+        cost = FAMILIES[family].cost(offer.knobs, self.target, sizes) if sizes else offer.cost
+        return (cost + _iree_cost(work, offer.covers, self.target)).seconds
 
     def spaces(self) -> Mapping[str, KnobSpace]:
         """Return the spaces that the families of the offers give."""

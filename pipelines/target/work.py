@@ -72,6 +72,11 @@ class Work:
     nodes: tuple[WorkOp, ...]
     readers: tuple[str, ...] = ()
 
+    @property
+    def is_static(self) -> bool:
+        """True where all sizes are known."""
+        return all(x.type.is_static for x in (*self.inputs, *self.nodes))
+
     def type(self, value: int) -> TensorType:
         """Return the type of a value."""
         count = len(self.inputs)

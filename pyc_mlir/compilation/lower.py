@@ -33,6 +33,7 @@ from pyc_mlir.frontends.signatures import (
     settle,
     shapes_at,
     signature_of,
+    sizes_within,
 )
 from pyc_mlir.frontends.sources import Loaded, Source, copied
 from pyc_mlir.iree.foreign import read_entry
@@ -368,7 +369,21 @@ def _optimize(module: ir.Module, options: Options, context: PassContext) -> None
     # Kernels are built by IREE's bindings, which other targets need later only.
     from pyc_mlir.pipelines.pyc.select_kernels import select
 
-    select(module, context, "+".join(context.kernels.families or ()))
+    sized = _sized(module)
+    select(module, context, "+".join(context.kernels.families or ()), sized)
+
+
+def _sized(module: ir.Module) -> list[ir.Module]:
+    """Return the program at sizes within its ranges: in the middle, the least, the largest.
+
+    Sizes that depend on each other may not admit these.
+    """
+    signature, found = signature_of(entry_function(module)), []
+    for sizes in sizes_within(signature):
+        with suppress(PycError):
+            refine(made := copied(module), shapes_at(signature, sizes), PassContext())
+            found.append(made)
+    return found
 
 
 @contextmanager

@@ -4,6 +4,7 @@ Front ends leave `pyc.name` and `pyc.dims` on arguments and results; sizes come 
 which passes refine. Declared ranges of dynamic dimensions stand on the function, as `pyc.ranges`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -165,6 +166,19 @@ def predicted_sizes(signature: Signature) -> dict[str, int]:
         low, high = signature.ranges.get(name, (0, NOMINAL_DIMENSION))
         found[name] = min(max(NOMINAL_DIMENSION, low), high)
     return found
+
+
+def sizes_within(signature: Signature) -> list[dict[str, int]]:
+    """Return sizes of the dynamic dimensions: in the middle of the ranges, and at their ends.
+
+    One without a range counts as from 1 to the nominal size.
+    """
+    names = {name for a in signature.inputs for name in a.dynamic.values()}
+    ends = {name: signature.ranges.get(name, (1, NOMINAL_DIMENSION)) for name in sorted(names)}
+    low = {name: max(1, least) for name, (least, _) in ends.items()}
+    high = {name: max(low[name], most) for name, (_, most) in ends.items()}
+    middle = {name: round(math.sqrt(low[name] * high[name])) for name in ends}
+    return [middle, low, high] if names else []
 
 
 def shapes_at(signature: Signature, sizes: Mapping[str, int]) -> list[tuple[int | str | None, ...]]:

@@ -83,6 +83,10 @@ class WindowCount:
     reach: int
     stride: int
 
+    def of(self, size: int) -> int:
+        """Return the count for a size."""
+        return max(0, (size - self.reach) // self.stride + 1)
+
 
 @dataclass(frozen=True)
 class Kernel:

@@ -56,6 +56,8 @@ _POINTS = {
 }
 SIZES = tuple(_POINTS)
 _GROUPS = (1, 2, 4, 8)
+# Heights for what remains of a number of tiles: a part of the height, so that memory does for it.
+_FEW = (1, 2, 3, 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +171,8 @@ class Winograd(WindowKnobs, family="winograd"):
         made = Winograd(images, rows, columns, channels, filters, m=m)
         vectors = max(2, LINE * 4 // target.vector_bytes)
         tall = (target.vector_registers - vectors - 1) // vectors
+        if not made.is_counted:
+            tall -= tall % (4 if tall > 6 else 3)
         cores = min(nest.cores_for(target, made.product_flops, 0.0), -(-made.count // tall))
         each = -(-made.count // cores)
         height = -(-each // -(-each // tall))
@@ -202,6 +206,16 @@ class Winograd(WindowKnobs, family="winograd"):
     def count(self) -> int:
         """Tiles of all images."""
         return known(self.images) * self.tiles[0] * self.tiles[1]
+
+    @property
+    def is_counted(self) -> bool:
+        """True where the number of tiles is known."""
+        return all(isinstance(d, int) for d in self.output_dims)
+
+    @property
+    def few(self) -> int:
+        """The height of register tiles that remain of an unknown number; 0 where it is known."""
+        return 0 if self.is_counted else max(h for h in _FEW if self.height % h == 0)
 
     @property
     def product_flops(self) -> float:
@@ -362,20 +376,31 @@ class Filtering:
         vectors, weights = width // k.lanes, panel.start(knobs.panels)
         sums = own + knobs.scratch[0]
         each = knobs.channels * width
-        groups = count.ceildiv(knobs.height)
-        with k.range(knobs.positions) as position, k.range(groups) as group:
-            tiles = position * knobs.block + group * knobs.height
-            made = self._product(weights + position * each, own + tiles * knobs.depth, width)
+
+        def group(position: Index, first: Index, height: int) -> None:
+            tiles = position * knobs.block + first
+            made = self._product(
+                weights + position * each, own + tiles * knobs.depth, height, width
+            )
             into = sums + tiles * knobs.panel
             for n, value in enumerate(made):
                 row, v = divmod(n, vectors)
                 self.scratch.store(value, into + (row * knobs.panel + v * k.lanes))
+
+        few = knobs.few
+        whole = count // knobs.height if few else count.ceildiv(knobs.height)
+        with k.range(knobs.positions) as position:
+            with k.range(whole) as number:
+                group(position, number * knobs.height, knobs.height)
+            if few:
+                with k.range(whole * knobs.height, count, few) as first:
+                    group(position, first, few)
         with k.range(count) as number:
             place = self._place(start + number)
             for v, lanes in enumerate(panel.places(k)):
                 self._outputs(place, sums + number * knobs.panel + v * k.lanes, lanes)
 
-    def _product(self, weights: Index, tiles: Index, width: int) -> list[Vector]:
+    def _product(self, weights: Index, tiles: Index, height: int, width: int) -> list[Vector]:
         """Multiply a register tile of one position: tiles by filters, over all channels."""
         k, knobs = self.k, self.knobs
 
@@ -385,7 +410,7 @@ class Filtering:
         def right(v: int, at: Index) -> Vector:
             return self.w.load(weights + at * width + v * k.lanes)
 
-        tile = ProductTile(k, knobs.height, width // k.lanes, knobs.unroll, left, right)
+        tile = ProductTile(k, height, width // k.lanes, knobs.unroll, left, right)
         zeros = [k.vector(0.0)] * (tile.height * tile.width)
         return tile.accumulate(Index.of(knobs.channels), zeros)
 
