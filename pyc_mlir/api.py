@@ -258,8 +258,8 @@ def _build(
 LEFT_OUT = "left out"
 # Uncovered operations are worth a word from this share of the predicted time of a call on, and
 # from so many seconds on.
-_SHARE, _SECONDS = 0.25, 1e-3
-_NODES = 2
+_SHARE, _SECONDS = 0.25, 1e-4
+_NODES, _LISTED = 2, 3
 
 
 def notices(made: Artifact, options: Options) -> tuple[Event, ...]:
@@ -325,15 +325,18 @@ def _uncovered(made: Artifact, options: Options) -> Iterator[Event]:
     total, theirs = math.fsum(seconds.values()), math.fsum(seconds[d.site.key] for d in bare)
     if theirs < _SECONDS or theirs < _SHARE * total:
         return
-    worst = max(bare, key=lambda d: seconds[d.site.key])
-    where = f" at {', '.join(worst.site.nodes[:_NODES])}" if worst.site.nodes else ""
-    several = f" in {len(bare)} places, the longest" if len(bare) > 1 else ""
+    worst = sorted(bare, key=lambda d: seconds[d.site.key], reverse=True)[:_LISTED]
+    places = [
+        f"{_computes(d)}{' at ' + ', '.join(d.site.nodes[:_NODES]) if d.site.nodes else ''}, "
+        f"{seconds[d.site.key] / total:.0%}"
+        for d in worst
+    ]
+    several = f" in {len(bare)} places, the longest" if len(bare) > len(worst) else ""
     yield _notice(
         "kernels",
         ReasonCode.NO_KERNEL,
         f"kernels: no kernel of PyC's covers {theirs / total:.0%} of the predicted time of a call"
-        f"{several}: {_computes(worst)}{where}, {seconds[worst.site.key] / total:.0%}; IREE's "
-        "generated code computes it, which may be slower",
+        f"{several}: {'; '.join(places)}; IREE's generated code computes it, which may be slower",
     )
 
 

@@ -275,7 +275,7 @@ def _is_worth(work: Work, knobs: Elementwise) -> bool:
     """
     joined = any(has(i.maker, Trait.INDEXED) for i in work.inputs)
     joined |= any(r.startswith("reduce_") or r == "slice" for r in work.readers)
-    small = (sizes(work.nodes[-1].type.shape) or 0) < _WORTH_FLOATS
+    small = nominal(work.nodes[-1].type.shape) < _WORTH_FLOATS
     return not joined and not small and (knobs.streaming or knobs.program.heavy)
 
 
@@ -462,7 +462,7 @@ def _match_bytes(work: Work, target: Target) -> list[KernelOffer]:
     knobs = ByteElementwise(
         *(rows, columns, program, *part), dtypes=dtypes, result=result, narrow=narrow
     )
-    worth = (sizes(view.shape) or 0) >= _WORTH_BYTES
+    worth = nominal(view.shape) >= _WORTH_BYTES
     return INT8.offer(knobs, target, len(work.nodes), feeds, _nominal(view), worth=worth)
 
 

@@ -245,9 +245,7 @@ def _match_transpose(work: Work, target: Target) -> list[KernelOffer]:
     if node.name != "transpose" or not is_f32(work, node.operands):
         return []
     shape, permutation = work.type(node.operands[0]).shape, node.params["permutation"]
-    # The size of a dynamic dimension is taken from the same place of the operand.
-    moved = any(shape[p] is None and p != i for i, p in enumerate(permutation))
-    cuts = None if moved or 0 in shape else exchange(shape, permutation)
+    cuts = None if 0 in shape else exchange(shape, permutation)
     if cuts is None:
         return []
     ends = pairwise((0, *cuts, len(shape)))

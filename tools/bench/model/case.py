@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.artifact.signature import Ranges, Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
@@ -28,7 +28,7 @@ from pyc_mlir.frontends.signatures import signature_of
 from pyc_mlir.frontends.sources import OnnxFile, Source
 from pyc_mlir.tools.bench.peers.graph import LeastWork, PeerGraph, read_graph
 from pyc_mlir.tools.bench.peers.onnxruntime_session import run_unoptimized
-from pyc_mlir.tools.bench.peers.rounds import store_arrays, store_graph, store_linalg
+from pyc_mlir.tools.bench.peers.rounds import store_arrays, store_graph, store_linalg, store_types
 from pyc_mlir.tools.bench.peers.translators import onnx_model
 from pyc_mlir.tools.bench.peers.workload import evaluate_wide
 from pyc_mlir.tools.bench.report.suite import note
@@ -69,13 +69,19 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class ModelCase:
-    """A model with the arrays that it is called with; `model` is the command line's word for it."""
+    """A model with the arrays that it is called with; `model` is the command line's word for it.
+
+    It is compiled with its dynamic dimensions, of which `ranges` may tell the least and the largest
+    size and `declared` the types; with ``None`` for the sizes of the arrays.
+    """
 
     model: str
     source: Any
     signature: Signature
     sizes: Mapping[str, int]
     inputs: tuple[np.ndarray, ...]
+    declared: Sequence[Any] | None = None
+    ranges: Ranges | None = None
 
     @staticmethod
     def of(
@@ -85,6 +91,8 @@ class ModelCase:
         sizes: Mapping[str, int],
         given: Sequence[str] = (),
         seed: int = 0,
+        declared: Sequence[Any] | None = None,
+        ranges: Ranges | None = None,
     ) -> "ModelCase":
         """Draw the inputs; `given` are values of `--input` that take the place of random ones.
 
@@ -93,7 +101,14 @@ class ModelCase:
         drawn = seeded_inputs(signature.inputs, sizes, seed)
         arrays = read_inputs(given, signature.inputs, drawn)
         signature.check([(a.shape, a.dtype) for a in arrays])
-        return ModelCase(model, source, signature, sizes, tuple(arrays))
+        return ModelCase(model, source, signature, sizes, tuple(arrays), declared, ranges)
+
+    @property
+    def specs(self) -> Sequence[Any] | None:
+        """The inputs as a compile takes them: arrays of the sizes, or the model's own types."""
+        if self.ranges is None:
+            return self.inputs
+        return self.declared
 
     @property
     def workload(self) -> str:
@@ -176,8 +191,9 @@ def store(
 ) -> tuple[LeastWork, Mapping[str, str]]:
     """Write what the processes are given; what the model does at least, who cannot read it."""
     store_arrays(folder, case.inputs, expected)
+    store_types(case.specs, case.ranges, folder)
     if IREE in systems:
-        store_linalg(case.source, case.inputs, folder)
+        store_linalg(case.source, case.specs, folder)
     if set(systems) & set(_READS_GRAPH):
         store_graph(case.graph, folder)
     reading = set(systems) & set(_READS_ONNX)
@@ -186,20 +202,21 @@ def store(
         if reading and case.path is None:
             (folder / "model.onnx").write_bytes(onnx_model(case.graph))
         elif reading and case.path is not None:
-            _write_sized(case.path, case, folder / "model.onnx")
+            _write(case.path, case, folder / "model.onnx")
     except PycError as error:
         unread = dict.fromkeys(reading, f"{error.code.name}: {error.message}")
     return case.graph.least_work(case.inputs), unread
 
 
-def _write_sized(path: Path, case: ModelCase, target: Path) -> None:
-    """Write a copy of an ONNX model whose inputs have the sizes of the arrays."""
+def _write(path: Path, case: ModelCase, target: Path) -> None:
+    """Write a copy of an ONNX model whose inputs have the sizes that it is compiled for."""
     import onnx
 
     model = onnx.load(path)
     weights = {tensor.name for tensor in model.graph.initializer}
     arguments = [value for value in model.graph.input if value.name not in weights]
-    for value, array in zip(arguments, case.inputs, strict=True):
+    sized = zip(arguments, case.inputs, strict=True) if case.ranges is None else ()
+    for value, array in sized:
         for dim, size in zip(value.type.tensor_type.shape.dim, array.shape, strict=True):
             dim.dim_value = size
     size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)

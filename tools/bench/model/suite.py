@@ -7,8 +7,9 @@
 MODEL is an .onnx or .mlir file or file.py:function. Inputs are random by the model's signature, the
 same for every system. Each system runs in a process of its own; all of them are warm while they are
 timed, in interleaved rounds, one call at a time. Every system computes in f32 with its own quickest
-setting of those that are tried; PyC has its default alone. The model is compiled for the sizes that
-are measured.
+setting of those that are tried; PyC has its default alone. Dynamic dimensions stay dynamic: PyC is
+told the least and the largest size that `--dim` gives, and the program that serves all of them is
+called at each; with --static the model is compiled for each size alone.
 """
 
 import argparse
@@ -87,8 +88,10 @@ def run(arguments: Sequence[str]) -> int:
     source, specs = with_shapes(read_model(known.model, sys.stdin.buffer), ())
     signature = read_signature(source, specs)
     records, references = [], []
+    ranges = None if known.static else {n: (min(s), max(s)) for n, s in known.dim if len(s) > 1}
     for sizes in _sizes(known.dim):
-        case = ModelCase.of(known.model, source, signature, sizes, known.input, known.seed)
+        given = (sizes, known.input, known.seed, specs, ranges)
+        case = ModelCase.of(known.model, source, signature, *given)
         expected = case.reference(known.reference)
         references.append(expected.how)
         for threads in on_cores(known.threads):
@@ -101,6 +104,7 @@ def run(arguments: Sequence[str]) -> int:
         "rounds": rounds,
         "quick": known.quick,
         "seed": known.seed,
+        "static": known.static,
         "missing": missing,
     }
     report = Report(SUITE, probe(), settings, records)
@@ -124,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dim", action="append", default=[], type=_dim, metavar="NAME=N,...",
                         help="sizes of a dynamic dimension, such as batch=1,8; each is measured; "
                         "may be repeated")  # fmt: skip
+    parser.add_argument("--static", action="store_true", help="compile for each of the sizes alone")
     parser.add_argument("--threads", type=counts, default=(1,), metavar="N,...",
                         help="numbers of threads; default: 1")  # fmt: skip
     parser.add_argument("--input", action="append", default=[], metavar="[NAME=]VALUE",

@@ -31,7 +31,7 @@ from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.peers.graph import LeastWork, PeerGraph
 from pyc_mlir.tools.bench.peers.peaks import Peaks, in_own_process
 from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS
-from pyc_mlir.tools.bench.peers.systems import SystemTask
+from pyc_mlir.tools.bench.peers.systems import COMPILED_FOR, SystemTask
 from pyc_mlir.tools.bench.peers.translators import onnx_model
 from pyc_mlir.tools.bench.peers.worker import FAILED, MISSING, Ready, environment
 from pyc_mlir.tools.bench.peers.workload import Workload
@@ -76,6 +76,11 @@ def store_linalg(source: Any, specs: Sequence[Any], folder: Path) -> None:
     """Write what plain IREE compiles. Raises PycError as the front ends do."""
     lowered = lower(Job.of(source, specs, plain_options()))
     (folder / "linalg").write_bytes(pickle.dumps(lowered))
+
+
+def store_types(specs: Sequence[Any] | None, ranges: Ranges | None, folder: Path) -> None:
+    """Write what a user's model is compiled for: the types of its inputs, ranges of dimensions."""
+    (folder / COMPILED_FOR).write_bytes(pickle.dumps((specs, ranges)))
 
 
 def store(workload: Workload, folder: Path) -> tuple[LeastWork, Mapping[str, str]]:

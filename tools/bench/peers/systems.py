@@ -40,6 +40,8 @@ _PEERS = "pyc_mlir.tools.bench.peers"
 _IREE_FUSIONS = ("aggressive", "plain")
 _IREE_TILINGS = ("no data tiling", "data tiling at global optimization")
 _IREE_ALLOCATOR = ", caching allocator"
+# Written by `rounds.store_types`.
+COMPILED_FOR = "compiled_for"
 _PROGRAM, _SPENT, _REFUSED = "model.vmfb", "compiled.json", "refused.txt"
 
 
@@ -143,7 +145,8 @@ def _compile(task: SystemTask, inputs: Sequence[np.ndarray]) -> int:
     source = read_model(task.name, sys.stdin.buffer)
     start = Spent.so_far()
     try:
-        artifact = build(source, inputs, make_options())
+        specs, ranges = task.unpickle(COMPILED_FOR)
+        artifact = build(source, specs, make_options(dims=ranges))
     except PycError as error:
         (task.folder / _REFUSED).write_text(str(error))
         return 1
