@@ -18,6 +18,7 @@ IREE's code.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -349,11 +350,12 @@ class KernelVariants:
 
     @cached_property
     def seconds_at_sizes(self) -> list[list[float]]:
-        """The seconds of each offer, and of IREE's code, at each of the sizes."""
+        """The seconds of each offer, and of IREE's code, at each of the sizes that a kernel has."""
         found = []
         for work in self.sized:
-            own = [self._seconds_at(work, *offered) for offered in self.offers.values()]
-            found.append([*own, _iree_cost(work, 0, self.target).seconds])
+            with suppress(PycError):
+                own = [self._seconds_at(work, *offered) for offered in self.offers.values()]
+                found.append([*own, _iree_cost(work, 0, self.target).seconds])
         return found
 
     def _seconds_at(self, work: Work, family: str, offer: KernelOffer) -> float:

@@ -22,6 +22,7 @@ from pyc_mlir.dialects.ir.attributes import definition_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds, structure_of
 from pyc_mlir.dialects.ir.interpreter import entry_function
+from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.util.index_ranges import CLAMPED, INDICES
 from pyc_mlir.frontends.graph_report import graph_report
@@ -378,7 +379,10 @@ def _sized(module: ir.Module) -> list[ir.Module]:
 
     Sizes that depend on each other may not admit these.
     """
-    signature, found = signature_of(entry_function(module)), []
+    function, found = entry_function(module), []
+    if all(from_mlir(a.type).is_static for a in function.regions[0].blocks[0].arguments):
+        return found
+    signature = signature_of(function)
     for sizes in sizes_within(signature):
         with suppress(PycError):
             refine(made := copied(module), shapes_at(signature, sizes), PassContext())

@@ -171,14 +171,21 @@ def predicted_sizes(signature: Signature) -> dict[str, int]:
 def sizes_within(signature: Signature) -> list[dict[str, int]]:
     """Return sizes of the dynamic dimensions: in the middle of the ranges, and at their ends.
 
-    One without a range counts as from 1 to the nominal size.
+    One without a range counts as up to the nominal size: from 1 if it leads, as a batch does, else
+    from a quarter of it.
     """
     names = {name for a in signature.inputs for name in a.dynamic.values()}
-    ends = {name: signature.ranges.get(name, (1, NOMINAL_DIMENSION)) for name in sorted(names)}
+    leading = {a.dynamic.get(0) for a in signature.inputs}
+    ends = {
+        name: signature.ranges.get(
+            name, (1 if name in leading else NOMINAL_DIMENSION // 4, NOMINAL_DIMENSION)
+        )
+        for name in sorted(names)
+    }
     low = {name: max(1, least) for name, (least, _) in ends.items()}
     high = {name: max(low[name], most) for name, (_, most) in ends.items()}
     middle = {name: round(math.sqrt(low[name] * high[name])) for name in ends}
-    return [middle, low, high] if names else []
+    return [middle, low, high]
 
 
 def shapes_at(signature: Signature, sizes: Mapping[str, int]) -> list[tuple[int | str | None, ...]]:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.artifact.signature import Ranges
 from pyc_mlir.compilation.job import Job
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.dialects.errors import PycError, ReasonCode
