@@ -37,7 +37,7 @@ from pyc_mlir.dialects.names import op_name
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
 from pyc_mlir.iree.memory.arena_entry import SITE as ARENA_SITE
-from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision
 from pyc_mlir.pipelines.choices.evidence import (
     Computes,
     EstimatedSeconds,
@@ -264,7 +264,12 @@ _NODES, _LISTED = 2, 3
 
 def notices(made: Artifact, options: Options) -> tuple[Event, ...]:
     """Return what was left out; equal programs of equal options have equal ones."""
-    return (*_modes(made, options), *_wisdom(made, options), *_uncovered(made, options))
+    return (
+        *_modes(made, options),
+        *_wisdom(made, options),
+        *_uncovered(made, options),
+        *_given_up(made),
+    )
 
 
 def _notice(name: str, code: ReasonCode, message: str, before: str = "") -> Event:
@@ -338,6 +343,20 @@ def _uncovered(made: Artifact, options: Options) -> Iterator[Event]:
         f"kernels: no kernel of PyC's covers {theirs / total:.0%} of the predicted time of a call"
         f"{several}: {'; '.join(places)}; IREE's generated code computes it, which may be slower",
     )
+
+
+def _given_up(made: Artifact) -> Iterator[Event]:
+    """Yield the kernels that the self-check found wrong, in whose place IREE's code is."""
+    for d in made.decisions:
+        if d.site.pass_name == SELECT and d.decided_by == FALLBACK:
+            why = "; ".join(map(str, d.grounds))
+            yield _notice(
+                "kernels",
+                ReasonCode.WRONG_RESULT,
+                f"kernels: IREE's generated code computes {_computes(d)}, which may be slower: the "
+                f"self-check found a kernel wrong ({why}); report it",
+                d.site.key,
+            )
 
 
 def _computes(decision: Decision) -> str:

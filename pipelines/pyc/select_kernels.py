@@ -34,7 +34,13 @@ from pyc_mlir.pipelines.choices.evidence import Computes, LargerConstant, NotOff
 from pyc_mlir.pipelines.choices.space import KnobSpace, split_variant
 from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
 from pyc_mlir.pipelines.kernels.knobs import decode, encode, with_settings
-from pyc_mlir.pipelines.kernels.lang.attributes import APPROXIMATED, ATTRIBUTE, CHECKED, SELECT
+from pyc_mlir.pipelines.kernels.lang.attributes import (
+    APPROXIMATED,
+    ATTRIBUTE,
+    CHECKED,
+    IREE,
+    SELECT,
+)
 from pyc_mlir.pipelines.kernels.match import KernelOffer, named_sizes
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.pyc.constants import (
@@ -58,7 +64,6 @@ from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import MOST_BINDINGS, Target
 from pyc_mlir.pipelines.target.work import Work, nominal, work_id
 
-IREE = "iree"
 MIB = 1 << 20
 # What no code is made for.
 _STORED = {"reshape"}

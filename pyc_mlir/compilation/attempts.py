@@ -17,7 +17,8 @@ Without a budget, a program of `memory_first` may not need more than under IREE'
 constants included. One that does, since kernels read weights in larger forms than the model's, is
 compiled again without such kernels (`HELD_SITE`). Functions for certain shapes that no setting has
 code for are left out, and a program whose approximate products are what its comparison finds wrong
-is compiled without them. What was left, and why, stands in the log.
+is compiled without them; so is one without the kernels that its self-check blames. What was left,
+and why, stands in the log.
 """
 
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ from pyc_mlir.compilation.contract_check import (
     as_stand_in,
     checked,
     exact_instead,
+    plain_instead,
     with_requested_options,
     without_stand_in,
 )
@@ -116,10 +118,10 @@ def compiled(job: Job, stage: Stage = logged, checks: bool = True) -> Artifact:
     try:
         return checked(made, job.options, lambda o: compiled(job.under(o), stage, checks=False))
     except PycError as error:
-        exact = exact_instead(made, job.options, error)
-        if exact is None:
+        other = exact_instead(made, job.options, error) or plain_instead(job.options, error)
+        if other is None:
             raise
-    return compiled(job.under(exact), stage)
+    return compiled(job.under(other), stage)
 
 
 def finish(lowered: Lowered, options: Options) -> Artifact:

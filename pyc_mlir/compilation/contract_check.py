@@ -38,6 +38,7 @@ from pyc_mlir.pipelines.choices.contract import (
 )
 from pyc_mlir.pipelines.choices.evidence import Evidence, Note, Reason
 from pyc_mlir.pipelines.choices.wisdom import CALIBRATION_SITE
+from pyc_mlir.pipelines.kernels.lang.attributes import IREE, SELECT
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import require_fit
@@ -212,6 +213,8 @@ def _turn(
     return low, high
 
 
+# How a program ends that is wrong for inputs which the references answer.
+_WRONG = (ReasonCode.WRONG_RESULT, ReasonCode.DIMENSION_MISMATCH)
 _LONGEST_REASON = 300
 _LATENCY_CALLS, _LATENCY_SECONDS, _WARM_UP = 51, 2.0, 3
 
@@ -228,6 +231,19 @@ def exact_instead(artifact: Artifact, options: Options, error: PycError) -> Opti
     why = "the samples' errors are larger than those predicted of approximate products"
     exact, grounds = dict.fromkeys(sites, EXACT), dict.fromkeys(sites, why)
     return with_choices(options, exact, grounds, by="comparison")
+
+
+def plain_instead(options: Options, error: PycError) -> Options | None:
+    """Return options under which IREE's code takes the place of kernels that are found wrong.
+
+    None where something else is to blame, or a recipe has chosen.
+    """
+    found = error.blamed if isinstance(error, WrongResult) and options.recipe is None else ()
+    if not found or any(d.site.pass_name != SELECT for d in found):
+        return None
+    sites = {d.site.key: IREE for d in found}
+    grounds = {d.site.key: f"{d.chosen}: {error.message}" for d in found}
+    return with_choices(options, sites, grounds, by=FALLBACK)
 
 
 def checked(
@@ -311,7 +327,7 @@ def _self_checked(
     except PycError as error:
         if error.code is ReasonCode.OUT_OF_MEMORY:
             return SelfCheck.without(Unchecked.NO_DEVICE, error.message)
-        if error.code is not ReasonCode.WRONG_RESULT:
+        if error.code not in _WRONG:
             raise
         refused = error
 
@@ -319,7 +335,7 @@ def _self_checked(
         try:
             self_check(other, expected, device)
         except PycError as error:
-            return error.code is ReasonCode.WRONG_RESULT
+            return error.code in _WRONG
         return False
 
     searched = options.contract.max_compile_seconds is None

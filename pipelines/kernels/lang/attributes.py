@@ -1,7 +1,8 @@
 """The names by which kernels are chosen for groups, attached to ops, declared, and held."""
 
-# The pass that chooses.
+# The pass that chooses, and what it calls IREE's own code.
 SELECT = "pyc-select-kernels"
+IREE = "iree"
 
 ATTRIBUTE = "pyc.kernel"
 # On a barrier that keeps IREE from running the stub of a kernel when it compiles.

@@ -15,7 +15,7 @@ from refusals import refused
 
 import pyc_mlir
 from pyc_mlir import CompileOptions, Contract, ReasonCode, TensorSpec, nn, trace
-from pyc_mlir.api import build
+from pyc_mlir.api import build, notices
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.test_vectors import EDGES, FINITE_EDGES, make_inputs
 from pyc_mlir.artifact.verification import SelfCheck, Unchecked
@@ -30,9 +30,12 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.python.recording import Effects
-from pyc_mlir.pipelines.choices.choices import Alternative, Site
+from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import ROUNDING
+from pyc_mlir.pipelines.kernels.lang.attributes import IREE
 from pyc_mlir.pipelines.linalg.functions import Number
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_compile, pyc_explain
 
 ON = make_options(check=True)
@@ -185,15 +188,29 @@ class TakesWrong:
         return next((n for n in names if n.startswith(wrong_kernels.NAME)), names[0])
 
 
+def test_iree_takes_the_place_of_a_kernel_that_is_wrong(monkeypatch):
+    wrong_kernels.register(monkeypatch)
+    x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(4, 16)
+    options = make_options(check=True, policy=TakesWrong())
+    made = build(nn.softmax, [x], options)
+    (given_up,) = [d for d in made.decisions if d.decided_by == FALLBACK]
+    assert given_up.chosen == IREE and "wrong:softmax" in str(given_up.grounds)
+    (told,) = [e for e in notices(made, options) if e.name == "kernels"]
+    assert told.reasons[0].code == "WRONG_RESULT" and "softmax" in told.reasons[0].message
+    assert np.allclose(Program(made, Device("local-sync"))(x), nn.softmax(x), atol=1e-6)
+    strict = make_options(check=True, policy=TakesWrong(), contract=Contract(fallbacks=("none",)))
+    refused(ReasonCode.FALLBACK_REFUSED, build, nn.softmax, [x], strict)
+
+
 def test_a_wrong_program_is_refused_with_the_decision_to_blame(monkeypatch):
     wrong_kernels.register(monkeypatch)
     x = np.ones((8, 64), np.float32)
-    wrong = make_options(check=True, policy=TakesWrong())
+    unchecked = build(nn.softmax, [x], make_options(check=False, policy=TakesWrong()))
+    assert "wrong:softmax" in [d.chosen for d in unchecked.decisions]
+    wrong = make_options(check=True, recipe=Recipe.from_log(unchecked.decisions))
     error = refused(ReasonCode.WRONG_RESULT, build, nn.softmax, [x], wrong, match="check=False")
     assert isinstance(error, WrongResult)
     assert [d.chosen for d in error.blamed] == ["wrong:softmax"] and "wrong:softmax" in str(error)
-    unchecked = build(nn.softmax, [x], make_options(check=False, policy=TakesWrong()))
-    assert "wrong:softmax" in [d.chosen for d in unchecked.decisions]
 
 
 @pytest.mark.full

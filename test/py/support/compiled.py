@@ -20,8 +20,9 @@ from pyc_mlir.dialects.types import TensorType, is_float
 from pyc_mlir.iree.diagnostics import CompileError
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext
+from pyc_mlir.pipelines.kernels.lang.attributes import IREE
 from pyc_mlir.pipelines.linalg.convert_to_linalg import ConvertToLinalg
-from pyc_mlir.pipelines.pyc.select_kernels import IREE, SelectKernels
+from pyc_mlir.pipelines.pyc.select_kernels import SelectKernels
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
