@@ -6,6 +6,7 @@ the plan's order. Plans were validated before: what does not fit here is a fault
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -27,7 +28,7 @@ from pyc_mlir.pipelines.streams.ir import (
     size_value,
     ties,
 )
-from pyc_mlir.pipelines.streams.sizes import Ranges, size_of
+from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges, aligned_size, factors_of, size_of
 
 # (first step, last step, bytes) of each slice; bytes that are few enough -> (offset of each slice,
 # bytes of the arena).
@@ -37,6 +38,8 @@ Packer = Callable[[Sequence[Slice], int], tuple[list[int], int]]
 Shared = Sequence[tuple[tuple[int, int], ...]]
 _CONSTANT = "stream.async.constant"
 _CMD_DISPATCH = "stream.cmd.dispatch"
+# Slices of unknown sizes are compared in pairs.
+_MOST_SIZED = 1024
 # The group of a ``stream.cmd.dispatch`` that holds the offset of each binding.
 _BINDING_OFFSETS = 4
 
@@ -185,26 +188,86 @@ def replace_packs(
     alignment: int,
     shared: Mapping[Any, Any],
     enough: int,
-    ranges: Ranges | None = None,
+    bounds: Ranges,
+    at_largest: bool = False,
 ) -> None:
     """Give the slices of each ``stream.resource.pack`` the packer's offsets.
 
     `shared` names, by the value of its offset, the slice whose storage a slice takes over: the
-    packer sees both as one. It need not search for less than `enough` bytes, the plan's arena. Of
-    sizes that `ranges` bound the largest value is packed. A pack with an unknown size is left to
-    IREE, which lets equal sizes share.
+    packer sees both as one. It need not search for less than `enough` bytes, the plan's arena.
+    Unknown sizes are packed as they are in each call (`_sized_offsets`), or left to IREE, which
+    lets equal sizes share; `at_largest` packs the largest values of those that `bounds` bound.
     """
     for pack in packs:
-        slices = slices_of(pack, alignment, ranges)
-        if not slices:
+        slices = slices_of(pack, alignment, bounds if at_largest else None)
+        pairs = _pairs_of(pack, shared)
+        if slices:
+            joined, place = _joined(slices, pairs)
+            offsets, total = packer(joined, enough)
+            numbers = [ByteSize.of(n) for n in (total, *(offsets[p] for p in place))]
+            atoms: dict[str, Any] = {}
+        elif not group(pack, 0) and len(pack.results) <= _MOST_SIZED:
+            with ir.InsertionPoint(pack), pack.location:
+                numbers, atoms = _sized_offsets(pack, packer, alignment, pairs, bounds)
+        else:
             continue
-        joined, place = _joined(slices, _pairs_of(pack, shared))
-        offsets, total = packer(joined, enough)
-        numbers = (total, *(offsets[p] for p in place))
         with ir.InsertionPoint(pack), pack.location:
             for result, number in zip(pack.results, numbers, strict=True):
-                result.replace_all_uses_with(index_constant(number))
+                result.replace_all_uses_with(_emitted(number, atoms))
         pack.erase()
+
+
+def _sized_offsets(
+    pack: Any,
+    packer: Packer,
+    alignment: int,
+    pairs: Mapping[int, int],
+    ranges: Ranges,
+) -> tuple[list[ByteSize], dict[str, Any]]:
+    """Return the arena and the offsets of slices of unknown sizes, and their unknowns by name.
+
+    Slices of known size are packed below all others. Of these the packer places the nominal sizes;
+    which one lies above which is kept for all sizes: each offset is at least the end of every slice
+    below it that lives at the same time, a longest path whose sums are joined unknown by unknown.
+    """
+    atoms: dict[str, Any] = {}
+    sizes = [aligned_size(value, alignment, atoms, ranges) for value in group(pack, 1)]
+    likely = [size_of(value, ranges).nominal for value in group(pack, 1)]
+    numbers = [-(-max(n, 1) // alignment) * alignment for n in likely]
+    ends = [ir.IntegerAttr(a).value for a in ir.ArrayAttr(pack.attributes["lifetime_intervals"])]
+    lives = list(zip(ends[::2], ends[1::2], numbers, strict=True))
+    alike = {i: j for i, j in pairs.items() if sizes[i] == sizes[j]}
+    joined, place = _joined(lives, alike)
+    own = {p: sizes[i] for i, p in enumerate(place)}
+    found: dict[int, ByteSize] = {}
+    known = [p for p in own if own[p].known]
+    offsets, bottom = packer([joined[p] for p in known], 0) if known else ([], 0)
+    base = total = ByteSize.of(bottom)
+    open_ = [p for p in own if not own[p].known]
+    placed = dict(zip(open_, packer([joined[p] for p in open_], 0)[0], strict=True))
+    for p in sorted(open_, key=lambda p: (placed[p], p)):
+        first, last, _ = joined[p]
+        at = base
+        for below, offset in found.items():
+            if joined[below][0] <= last and first <= joined[below][1]:
+                at = at.joined(offset + own[below])
+        found[p] = at
+        total = total.joined(at + own[p])
+    found |= {p: ByteSize.of(offset) for p, offset in zip(known, offsets, strict=True)}
+    return [total, *(found[p] for p in place)], atoms
+
+
+def _emitted(size: ByteSize, atoms: Mapping[str, Any]) -> Any:
+    """Emit a size as a value, from those of its unknowns."""
+    parts = [index_constant(size.constant)] if size.constant or not size.terms else []
+    for name, count in size.terms.items():
+        factors = [atoms[f] for f in factors_of(name)] + [index_constant(count)] * (count != 1)
+        parts.append(reduce(partial(_made, "arith.muli"), factors))
+    return reduce(partial(_made, "arith.addi"), parts)
+
+
+def _made(name: str, *operands: Any) -> Any:
+    return ir.Operation.create(name, [ir.IndexType.get()], list(operands)).result
 
 
 def slices_of(pack: Any, alignment: int = 64, ranges: Ranges | None = None) -> list[Slice]:

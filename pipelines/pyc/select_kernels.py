@@ -140,11 +140,13 @@ class _KernelSite:
         why = "IREE's own code generation" if offers else "no family has a kernel for it"
         listed = [self.variants.priced(name, offer) for name, (_, offer) in offers.items()]
         listed.append(replace(self.variants.iree, reason=why))
-        rows = [[s / min(at) for s in at] for at in self.variants.seconds_at_sizes]
-        if not rows:
+        # Nothing takes time of which a size is 0.
+        found = [at for at in self.variants.seconds_at_sizes if min(at) > 0]
+        if not found:
             return listed
+        rows = [[seconds / min(at) for seconds in at] for at in found]
         worst = [max(ratios) for ratios in zip(*rows, strict=True)]
-        quickest = min(self.variants.seconds_at_sizes[0])
+        quickest = min(found[0])
         priced = zip(listed, worst, strict=True)
         return [
             replace(a, cost=replace(a.cost or Cost(), seconds=quickest * ratio))

@@ -1,12 +1,13 @@
-"""Computed sizes of buffers: sums of constants and unknowns, and their bounds.
+"""Computed sizes of buffers: polynomials of unknowns, and their bounds.
 
 A size is read from the arithmetic that computes it: ``64 + 3 * align(4096 * dim(%arg0, 0))``.
-What is no sum or multiple is an unknown, named by the whole expression, so that equal names stand
+What is no sum or product is an unknown, named by the whole expression, so that equal names stand
 for equal values in two versions of one function. An expression ends at what is no arithmetic, such
 as a size that is read from memory: it goes by its place among its like, which is the same in each
 version, whatever memory it is read from (plans change that, and never the value). Unknowns are not
-negative: a size whose every coefficient is at most another's is never larger, which is how a plan
-for dynamic shapes is proven no worse than IREE's.
+negative, and dimensions at least 1 unless a range says 0 (a call with an empty dimension may need
+more). A size of which the other one exceeds every coefficient, and at the least unknowns the
+constant too, is never larger: so a plan for dynamic shapes is proven no worse than IREE's.
 
 Where dimensions of arguments have declared ranges, a size also knows its largest value, by interval
 arithmetic (Moore, Interval Analysis, 1966): each op gives the interval of its results over all
@@ -15,9 +16,11 @@ wrong."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import product
+from math import prod
+from typing import Any, cast
 
-from pyc_mlir.pipelines.streams.ir import constant_of, find, ir, maker
+from pyc_mlir.pipelines.streams.ir import constant_of, find, index_constant, ir, maker
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 
 # Both ends included.
@@ -27,6 +30,10 @@ Ranges = Mapping[tuple[int, int], Interval]
 Rule = Callable[..., Interval | None]
 
 _DIM = "hal.buffer_view.dim"
+# Parts of the product of two sizes up to which it is written as a sum.
+_MOST_PARTS = 16
+# A multiple of an unknown up from which rounding it to a cache line is nothing to speak of.
+_COARSE = 1024
 
 
 def interval_of(value: Any, ranges: Ranges) -> Interval | None:
@@ -126,8 +133,9 @@ _FUNCTIONS = ("util.func", "util.initializer")
 class ByteSize:
     """``constant`` bytes plus a multiple of each unknown; `nominal` is a guess of the sum.
 
-    `unit` divides the value, whatever the unknowns are. `largest` is what the value is at most,
-    None where nothing bounds it; it is the guess too where there is one.
+    An unknown may be a product, ``a * b``. `unit` divides the value, whatever the unknowns are.
+    `largest` is what the value is at most, None where nothing bounds it; it is the guess too where
+    there is one. `least` is what factors of unknowns are at least, 0 by default.
     """
 
     constant: int = 0
@@ -135,6 +143,7 @@ class ByteSize:
     nominal: int = 0
     unit: int = 1
     largest: int | None = 0
+    least: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @staticmethod
     def of(number: int) -> "ByteSize":
@@ -162,24 +171,44 @@ class ByteSize:
             # The largest power of two that divides both, which is all that alignment asks.
             (self.unit | other.unit) & -(self.unit | other.unit),
             None if None in ends else sum(e for e in ends if e is not None),
+            {**self.least, **other.least},
         )
 
-    def times(self, factor: int) -> "ByteSize":
-        """Return the product with a number."""
-        terms = {name: count * factor for name, count in self.terms.items() if factor}
+    def product(self, other: "ByteSize") -> "ByteSize | None":
+        """Return the product of both as a sum; None for one of many parts."""
+        parts = [{**s.terms, **({"": s.constant} if s.constant else {})} for s in (self, other)]
+        if len(parts[0]) * len(parts[1]) > _MOST_PARTS:
+            return None
+        found: dict[str, int] = {}
+        for (a, x), (b, y) in product(parts[0].items(), parts[1].items()):
+            name = " * ".join(sorted((*factors_of(a), *factors_of(b))))
+            found[name] = found.get(name, 0) + x * y
+        constant = found.pop("", 0)
         return ByteSize(
-            self.constant * factor,
-            terms,
-            self.nominal * factor,
-            self.unit * factor or 1 << 30,
-            self.constant * factor if self.known else None,
+            constant, found, self.nominal * other.nominal, self.unit * other.unit or 1 << 30,
+            None if found else constant, {**self.least, **other.least},
+        )  # fmt: skip
+
+    def joined(self, other: "ByteSize") -> "ByteSize":
+        """Return a size that is at least both, unknown by unknown."""
+        names = dict.fromkeys((*self.terms, *other.terms))
+        return ByteSize(
+            max(self.constant, other.constant),
+            {n: max(self.terms.get(n, 0), other.terms.get(n, 0)) for n in names},
+            max(self.nominal, other.nominal),
+            (self.unit | other.unit) & -(self.unit | other.unit),
+            None if names else max(self.constant, other.constant),
+            {**self.least, **other.least},
         )
 
     def at_most(self, other: "ByteSize") -> bool:
         """Return True if it is proven that this size is never larger than `other`."""
-        return self.constant <= other.constant and all(
-            count <= other.terms.get(name, 0) for name, count in self.terms.items()
-        )
+        names = dict.fromkeys((*self.terms, *other.terms))
+        more = {n: other.terms.get(n, 0) - self.terms.get(n, 0) for n in names}
+        least = {**self.least, **other.least}
+        smallest = {n: prod(least.get(f, 0) for f in factors_of(n)) for n in names}
+        spare = sum(count * smallest[name] for name, count in more.items())
+        return min(more.values(), default=0) >= 0 and self.constant <= other.constant + spare
 
     def largest_at_most(self, other: "ByteSize") -> bool:
         """Return True if this size's largest value is at most the other's; else as `at_most`."""
@@ -195,47 +224,94 @@ class ByteSize:
 
 def size_of(value: Any, ranges: Ranges | None = None) -> ByteSize:
     """Return the size that an index value of stream IR is, with dimensions of declared ranges."""
-    size = _read(value)
+    size = _read(value, ranges or {})
     bounds = interval_of(value, ranges) if ranges and not size.known else None
     return size if bounds is None else size.bounded(bounds[1])
 
 
-def _read(value: Any) -> ByteSize:
+def factors_of(name: str) -> list[str]:
+    """Return the factors of an unknown, which has brackets around other products within."""
+    found, depth = [""] if name else [], 0
+    for part in name.split(" * ") if name else ():
+        found[-1] += part
+        depth += part.count("(") - part.count(")")
+        if depth:
+            found[-1] += " * "
+        else:
+            found.append("")
+    return found[:-1]
+
+
+@dataclass(frozen=True)
+class _FromOne:
+    """Ranges in which a dimension without one is from 1 up to what an index is at most."""
+
+    ranges: Ranges
+
+    def get(self, place: tuple[int, int]) -> Interval:
+        """Return the range of a dimension."""
+        return self.ranges.get(place, (1, 1 << 31))
+
+
+def _read(value: Any, ranges: Ranges, atoms: dict[str, Any] | None = None) -> ByteSize:
+    """Return the size that a value is; `atoms` gets the values of its unknowns by name."""
+
+    def unknown(size: ByteSize) -> ByteSize:
+        (name,) = size.terms
+        if atoms is not None:
+            atoms.setdefault(name, value)
+        low, _ = interval_of(value, cast(Ranges, _FromOne(ranges))) or (0, 0)
+        return replace(size, least={name: max(0, low)})
+
     number = constant_of(value)
     if number is not None:
         return ByteSize.of(number)
     op = maker(value)
     if op is None:
-        return _unknown(_name(value))
+        return unknown(_unknown(_name(value)))
     if op.name == "arith.addi":
-        return _read(op.operands[0]) + _read(op.operands[1])
+        return _read(op.operands[0], ranges, atoms) + _read(op.operands[1], ranges, atoms)
     if op.name == "arith.muli":
-        sides = [_read(v) for v in op.operands]
-        for factor, other in (sides, sides[::-1]):
-            if factor.known:
-                return other.times(factor.constant)
-        return _unknown(_name(value), sides[0].nominal * sides[1].nominal)
+        left, right = (_read(v, ranges, atoms) for v in op.operands)
+        nominal = left.nominal * right.nominal
+        return left.product(right) or unknown(_unknown(_name(value), nominal))
     if op.name == "util.align":
-        size, alignment = _read(op.operands[0]), _read(op.operands[1])
-        return _aligned(size, alignment, _name(value))
-    return _unknown(_name(value))
+        size, alignment = _read(op.operands[0], ranges, atoms), _read(op.operands[1], ranges)
+        made = _aligned(size, alignment, value)
+        return made if made is size or made.known else unknown(made)
+    return unknown(_unknown(_name(value)))
+
+
+def aligned_size(value: Any, to: int, atoms: dict[str, Any], ranges: Ranges) -> ByteSize:
+    """Return a size of multiples of `to` that is at least the value; `atoms` gets its unknowns.
+
+    Each multiple of an unknown is rounded up by itself, or small ones together, by an op.
+    """
+    size = _read(value, ranges, atoms)
+    if not size.known and size.unit % to and min(size.terms.values()) < _COARSE:
+        aligned = ir.Operation.create(
+            "util.align", [ir.IndexType.get()], [value, index_constant(to)]
+        )
+        return _read(aligned.result, ranges, atoms)
+    terms = {name: -(-count // to) * to for name, count in size.terms.items()}
+    return replace(size, constant=-(-size.constant // to) * to, terms=terms, unit=to)
 
 
 def rounded_size_of(value: Any, to: int) -> ByteSize:
     """Return the size rounded up to a multiple, as IREE's ``util.align`` computes it."""
-    return _aligned(_read(value), ByteSize.of(to), f"util.align({_name(value)}, {to})")
+    return _aligned(_read(value, {}), ByteSize.of(to), value)
 
 
-def _aligned(size: ByteSize, alignment: ByteSize, name: str) -> ByteSize:
+def _aligned(size: ByteSize, alignment: ByteSize, value: Any) -> ByteSize:
     to = alignment.constant
     if not alignment.known or to < 1 or to & (to - 1):
-        return _unknown(name, size.nominal)
+        return _unknown(_name(value), size.nominal)
     if size.known:
         return ByteSize.of(-(-size.constant // to) * to)
     if size.unit % to == 0:
         return size
     rounded = -(-size.nominal // to) * to
-    return ByteSize(0, {name: 1}, rounded, to, None)
+    return ByteSize(0, {f"util.align({size}, {to})": 1}, rounded, to, None)
 
 
 def _unknown(name: str, nominal: int = NOMINAL_DIMENSION) -> ByteSize:

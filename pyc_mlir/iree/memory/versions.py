@@ -145,9 +145,8 @@ def carry_out(
         for i, pairs in shared.items():
             offsets = shared_offsets(executes[i], pairs)
             enough = plans[i].arena_bytes
-            largest = ranges if at_largest else None
-            packs = _packs(executes[i])
-            replace_packs(packs, packer, target.alignment, offsets, enough, largest)
+            how = (offsets, enough, ranges or {}, at_largest)
+            replace_packs(_packs(executes[i]), packer, target.alignment, *how)
         session.run_passes(LAY_OUT)
         sized = partial(size_of, ranges=ranges)
         regions = tuple(_allocated(e, sized) for e in find(module, _CMD_EXECUTE))

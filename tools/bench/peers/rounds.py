@@ -73,7 +73,7 @@ def store_graph(graph: PeerGraph, folder: Path) -> None:
     (folder / "graph").write_bytes(pickle.dumps(graph))
 
 
-def store_linalg(source: Any, specs: Sequence[Any], folder: Path) -> None:
+def store_linalg(source: Any, specs: Sequence[Any] | None, folder: Path) -> None:
     """Write what plain IREE compiles. Raises PycError as the front ends do."""
     lowered = lower(Job.of(source, specs, plain_options()))
     (folder / "linalg").write_bytes(pickle.dumps(lowered))

@@ -226,6 +226,8 @@ OFFERED = [
     ("transpose", turned((20, 1, 30, 1), 2, 1, 3, 0), (0, 2), (1, 20, 30, 1)),
     ("transpose", turned((None, 12, 128, 64), 0, 2, 1, 3), (1, 2, 3), ("b", 12, 128, 64)),
     ("transpose", turned((None, 20, 30), 0, 2, 1), (1, 2), ("b", 20, 30, 1)),
+    ("transpose", turned((None, 30), 1, 0), (0, 1), (1, "m", 30, 1)),
+    ("transpose", turned((None, 20, None, None), 0, 2, 3, 1), (1, 2), ("b", 20, "n", 1)),
 ]
 
 
@@ -259,7 +261,6 @@ LEFT = [
     ("transpose", turned((20, 30), 0, 1)),
     ("transpose", turned((20, 30, 40), 2, 1, 0)),
     ("transpose", turned((20, 1, 30), 1, 0, 2)),
-    ("transpose", turned((None, 30), 1, 0)),
     ("transpose", turned((0, 30), 1, 0)),
     ("transpose", turned((3, 20, 10), 1, 2, 0)),  # narrow
     ("transpose", turned((20, 30), 1, 0, dtype="int32")),

@@ -358,12 +358,23 @@ def test_updates_in_place_are_ties():
 
 
 def test_sizes_that_are_unknown_compare_by_coefficients():
-    n = ByteSize(0, {"n": 1}, 64)
-    assert (ByteSize.of(64) + n.times(2)).at_most(ByteSize.of(64) + n.times(3))
-    assert not (ByteSize.of(65) + n).at_most(ByteSize.of(64) + n.times(9))
+    n, more = ByteSize(0, {"n": 1}, 64), ByteSize(0, {"m": 1}, 2, least={"m": 2})
+
+    def times(size: ByteSize, other: int | ByteSize) -> ByteSize:
+        made = size.product(ByteSize.of(other) if isinstance(other, int) else other)
+        assert made is not None
+        return made
+
+    assert (ByteSize.of(64) + times(n, 2)).at_most(ByteSize.of(64) + times(n, 3))
+    assert not (ByteSize.of(65) + n).at_most(ByteSize.of(64) + times(n, 9))
+    assert (ByteSize.of(67) + more).at_most(ByteSize.of(64) + times(more, 3))
+    assert not (ByteSize.of(69) + more).at_most(ByteSize.of(64) + times(more, 3))
     assert not n.at_most(ByteSize.of(1 << 40))
-    assert str(ByteSize.of(64) + n.times(3)) == "64 + 3 * n"
-    assert (ByteSize.of(64) + n.times(3)).nominal == 256
+    assert str(ByteSize.of(64) + times(n, 3)) == "64 + 3 * n"
+    assert (ByteSize.of(64) + times(n, 3)).nominal == 256
+    both = times(times(more, 4) + ByteSize.of(8), times(n, n))
+    assert str(both) == "4 * m * n * n + 8 * n * n" and both.nominal == 16 * 64 * 64
+    assert str(n.joined(times(n, 3) + ByteSize.of(8))) == "8 + 3 * n"
 
 
 def read_sizes(extra: str = "") -> list[ByteSize]:
