@@ -18,17 +18,23 @@ from pyc_mlir.runtime.counts import TakeCounts
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Entry, Executable, ResultType
 
+# An arena that as many calls in turn have used less than half of becomes as large as they needed.
+SMALLER_CALLS = 256
+
 
 class Arena:
-    """Scratch memory on a device; none before it is first held."""
+    """Scratch memory on a device; none before it is first held.
+
+    Of the last `smaller` calls, each of which needed less than it has, the largest took `most`.
+    """
 
     # As in `Array`: slots are freed in this order, so the memory goes before IREE's device.
-    __slots__ = ("buffer", "hal", "size", "tag")
+    __slots__ = ("buffer", "hal", "most", "size", "smaller", "tag")
 
     def __init__(self, device: Device) -> None:
         self.buffer: Any = None
         self.hal = device.hal
-        self.size = 0
+        self.size = self.smaller = self.most = 0
         self.tag = ""
 
     def hold(self, size: int, device: Device) -> None:
@@ -38,6 +44,20 @@ class Arena:
             self.drop()
             self.buffer = device.allocate(max(size, 1))
             self.size = self.buffer.byte_length()
+
+    def fit(self, size: int, device: Device) -> None:
+        """Have `size` bytes, and no more than twice what the last calls needed. As `hold`."""
+        if self.buffer is None or self.size < size:
+            self.smaller = self.most = 0
+        else:
+            self.smaller, self.most = self.smaller + 1, max(self.most, size)
+            if self.smaller < SMALLER_CALLS:
+                return
+            size, large = self.most, 2 * self.most < self.size
+            self.smaller = self.most = 0
+            if large:
+                self.drop()
+        self.hold(size, device)
 
     def drop(self) -> None:
         """Let go of the memory."""
@@ -106,9 +126,9 @@ class ArenaPool:
             # One size is no measure for another plan.
             arena.drop()
             arena.tag = tag
-        if arena.buffer is None or arena.size < size:
+        if arena.size != size or arena.buffer is None:
             try:
-                arena.hold(size, self._device)
+                arena.fit(size, self._device)
             except BaseException:
                 self.give(arena)
                 raise

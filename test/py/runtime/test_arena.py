@@ -27,7 +27,14 @@ from pyc_mlir.iree.memory.arena_entry import make_entry
 from pyc_mlir.iree.memory.calls import EntryRequest
 from pyc_mlir.iree.memory.versions import iree_alone
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.runtime.arenas import Arena, ArenaCall, ArenaFacts, ArenaPool, read_facts
+from pyc_mlir.runtime.arenas import (
+    SMALLER_CALLS,
+    Arena,
+    ArenaCall,
+    ArenaFacts,
+    ArenaPool,
+    read_facts,
+)
 from pyc_mlir.runtime.array import Array, import_dlpack, overlap, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.load import load
@@ -478,3 +485,20 @@ def test_what_a_damaged_reflection_says_is_refused():
     with pytest.raises(PycError, match="the arena's size and the outputs' shapes") as caught:
         Program(wrong, Device("local-sync"))
     assert caught.value.code is ReasonCode.BAD_ARTIFACT
+
+
+def test_an_arena_that_is_too_large_for_many_calls_becomes_smaller():
+    pool = ArenaPool(Device("local-sync"), 1)
+
+    def held(size: int) -> int:
+        arena = pool.take(size)
+        pool.give(arena)
+        return arena.size
+
+    assert held(1 << 20) == 1 << 20
+    assert {held(1 << 12) for _ in range(SMALLER_CALLS - 1)} == {1 << 20}
+    # One that needs more than half keeps it for as many calls again.
+    assert held(3 << 18) == 1 << 20
+    assert {held(1 << 12) for _ in range(SMALLER_CALLS - 1)} == {1 << 20}
+    assert held(1 << 13) == 1 << 13
+    assert held(1 << 12) == 1 << 13 and held(1 << 14) == 1 << 14
