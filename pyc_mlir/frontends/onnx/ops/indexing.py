@@ -45,6 +45,11 @@ def gather_elements(b: Any, x: Any, indices: Any, *, axis: int = 0) -> Any:
 @node("GatherND")
 def gather_vectors(b: Any, x: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     """out[i, ...] = x[indices[i]]: the last dimension of `indices` holds vectors of indices."""
+    most = min(b.type_of(x).rank, b.type_of(indices).rank) - 1
+    if not 0 <= batch_dims <= most:
+        raise PycError(
+            ReasonCode.BAD_MODEL, f"`batch_dims`: expected 0 to {most}, got {batch_dims}"
+        )
     return gather_nd(b, x, indices, _vectors(b, x, indices, batch_dims), batch_dims)
 
 

@@ -114,9 +114,20 @@ def rms_norm(
     return b.mul(out, scale)
 
 
+def _channels(b: Any, x: Any) -> int | None:
+    """Return the number of channels. Raises PycError (BAD_MODEL) for x without any."""
+    shape = b.type_of(x).shape
+    if len(shape) < 2:
+        raise PycError(
+            ReasonCode.BAD_MODEL, f"`X`: expected [batch, channels, ...], got rank {len(shape)}"
+        )
+    return shape[1]
+
+
 @node("InstanceNormalization")
 def instance_norm(b: Any, x: Any, scale: Any, bias: Any, *, epsilon: float = 1e-5) -> Any:
     """Normalize each channel of each sample by itself, then scale and bias by channel."""
+    _channels(b, x)
     out, _, _ = normalized(b, x, range(2, b.type_of(x).rank), epsilon)
     return _by_channel(b, out, scale, bias)
 
@@ -130,7 +141,7 @@ def group_norm(
 
     Scale and bias have an entry for each channel (before opset 21 the op was deprecated).
     """
-    channels = b.type_of(x).shape[1]
+    channels = _channels(b, x)
     if channels is None or num_groups < 1 or channels % num_groups:
         raise unsupported(f"{channels} channels in {num_groups} groups: expected a static multiple")
     grouped = split(b, x, 1, (num_groups, channels // num_groups))
@@ -165,7 +176,7 @@ def local_response_norm(
     b: Any, x: Any, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
 ) -> Any:
     """out = x / (bias + alpha/size * sum of x^2 over `size` neighbouring channels)^beta."""
-    rank, channels = b.type_of(x).rank, b.type_of(x).shape[1]
+    rank, channels = b.type_of(x).rank, _channels(b, x)
     if channels is None:
         raise unsupported("a dynamic number of channels: expected a static one")
     if not 0 < size <= _MAX_NEIGHBOURS:
