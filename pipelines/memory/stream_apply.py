@@ -39,7 +39,7 @@ Shared = Sequence[tuple[tuple[int, int], ...]]
 _CONSTANT = "stream.async.constant"
 _CMD_DISPATCH = "stream.cmd.dispatch"
 # Slices of unknown sizes are compared in pairs.
-_MOST_SIZED = 1024
+_MOST_SIZED = 512
 # The group of a ``stream.cmd.dispatch`` that holds the offset of each binding.
 _BINDING_OFFSETS = 4
 

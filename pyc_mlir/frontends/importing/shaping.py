@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.ir.attributes import definition_of, params_of
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.ops.movement import END, copied
 from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.importing.errors import unsupported
@@ -67,13 +70,51 @@ def _solved(dims: Sequence[Extent], target: Sequence[Extent]) -> tuple[Extent, .
 
 
 def _gathered(b: Any, x: Any, dims: Sequence[Extent], target: Sequence[Extent]) -> Any:
-    """Reshape to several new dynamic sizes: gather each element by its linear index."""
+    """Reshape to several new dynamic sizes: gather each element by its linear index.
+
+    Rows that were put together before are kept apart instead (`_apart`).
+    """
     if -1 in target or product(dims) != product(target):
         raise unsupported(
             f"reshape from {show(dims)} to {show(target)}: expected at most one dynamic size "
             "that is no dimension of the operand"
         )
+    rows = len(dims) == 2 and isinstance(dims[1], int) and dims[1] == target[-1]
+    apart = _apart(b, x, tuple(target[:-1]), {}) if rows else None
+    if apart is not None:
+        return apart
     return b.gather(b.reshape(x, shape=(-1,)), linear_indices(b, target), axis=0)
+
+
+def _apart(b: Any, x: Any, lead: tuple[Extent, ...], known: dict[Any, Any]) -> Any:
+    """Return a matrix of as many rows as `lead` makes with these dimensions in place of its rows.
+
+    It is computed again from what was reshaped to rows, through products by matrices and
+    elementwise ops; what it was computed by before is used no more. None where that is impossible.
+    """
+    if x in known or not isinstance(x, ir.Value) or isinstance(x.owner, ir.Block):
+        return known.get(x)
+    known[x] = None
+    op = x.owner
+    definition, operands = definition_of(op), list(op.operands)
+    if definition is None:
+        return None
+    if definition.name == "reshape":
+        (source,) = operands
+        dims = b.dims(source)
+        if dims[: len(lead)] == lead and product(dims[len(lead) :]) == b.dims(x)[1]:
+            kept = [copied(i) if isinstance(d, SymbolicSize) else d for i, d in enumerate(lead)]
+            known[x] = b.reshape(source, shape=(*kept, b.dims(x)[1]))
+        return known[x]
+    by_rows = definition.has(Trait.ELEMENTWISE)
+    if not by_rows and (definition.name != "matmul" or b.type_of(operands[1]).rank != 2):
+        return None
+    rows = [v if b.type_of(v).rank < 2 else _apart(b, v, lead, known) for v in operands]
+    if not by_rows:
+        rows[1] = operands[1]
+    if all(row is not None for row in rows):
+        known[x] = b.build(definition, *rows, **params_of(definition, op))
+    return known[x]
 
 
 def vector(b: Any, extent: Extent) -> Any:

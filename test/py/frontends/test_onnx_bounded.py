@@ -7,8 +7,9 @@ import onnx
 import pytest
 from modules import shared_context
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import node_model
+from onnx_models import model, node_model
 
+import pyc_mlir
 from pyc_mlir.artifact.import_report import UnsupportedModel
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.frontends.onnx.importer import import_onnx
@@ -197,3 +198,34 @@ def test_too_many_boxes_are_refused() -> None:
     model.graph.input[1].type.tensor_type.shape.dim[2].dim_value = 2000
     with pytest.raises(UnsupportedModel, match="1000 boxes"):
         import_onnx(model, context=shared_context())
+
+
+@pytest.mark.parametrize("last", ["Relu", "Add", "Softmax"])
+def test_rows_of_several_dynamic_sizes_come_apart_again(last):
+    """As exporters write a product: to rows and back to the sizes that the rows were made of."""
+    values = np.random.default_rng(2)
+    weights = {
+        "w": values.normal(size=(8, 16)).astype(np.float32),
+        "c": values.normal(size=16).astype(np.float32),
+        "rows": np.array([-1, 8]),
+        "width": np.array([16]),
+    }
+    nodes = [
+        helper.make_node("Shape", ["x"], ["lead"], start=0, end=2),
+        helper.make_node("Concat", ["lead", "width"], ["back"], axis=0),
+        helper.make_node("Reshape", ["x", "rows"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "w", "c"], ["made"]),
+        helper.make_node(last, ["made", "made"][: 1 + (last == "Add")], ["after"]),
+        helper.make_node("Reshape", ["after", "back"], ["y"]),
+    ]
+    made = model(nodes, {"x": (np.float32, ("n", "m", 8))}, ["y"], weights)
+    program = pyc_mlir.compile(made, device=pyc_mlir.Device("local-sync"), cache=False)
+    names = str(program.artifact.decisions)
+    # A softmax works along rows, not number by number.
+    assert ("gather" in names) == (last == "Softmax")
+    for n, m in ((1, 5), (3, 2), (4, 4)):
+        x = values.normal(size=(n, m, 8)).astype(np.float32)
+        flat = x @ weights["w"] + weights["c"]
+        wanted = {"Relu": np.maximum(flat, 0), "Add": flat + flat}.get(last)
+        wanted = pyc_mlir.nn.softmax(flat) if wanted is None else wanted
+        assert np.allclose(program(x), wanted, atol=1e-5)
