@@ -236,10 +236,12 @@ def exact_instead(artifact: Artifact, options: Options, error: PycError) -> Opti
 def plain_instead(options: Options, error: PycError) -> Options | None:
     """Return options under which IREE's code takes the place of kernels that are found wrong.
 
-    None where something else is to blame, or a recipe has chosen.
+    They may be wrong together with a layout or a fusion that they need, which stays. None where no
+    kernel is to blame, or a recipe has chosen.
     """
-    found = error.blamed if isinstance(error, WrongResult) and options.recipe is None else ()
-    if not found or any(d.site.pass_name != SELECT for d in found):
+    blamed = error.blamed if isinstance(error, WrongResult) and options.recipe is None else ()
+    found = [d for d in blamed if d.site.pass_name == SELECT]
+    if not found:
         return None
     sites = {d.site.key: IREE for d in found}
     grounds = {d.site.key: f"{d.chosen}: {error.message}" for d in found}

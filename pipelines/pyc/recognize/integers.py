@@ -133,7 +133,7 @@ def _is_supported(op: ir.Operation) -> bool:
     params = params_of(OPS["conv2d"], op)
     own, axis = (1, 0) if params["layout"] == "NCHW" else (3, 3)
     each = params["groups"] == x.shape[own] == weights.shape[axis]
-    return (params["groups"] == 1 or each) and None not in x.shape[1:]
+    return (params["groups"] == 1 or each) and x.shape[own] is not None
 
 
 def _integer(op: ir.Operation, x: ir.Value, weights: np.ndarray, zero: ir.Value) -> ir.Value:

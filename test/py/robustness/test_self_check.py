@@ -32,6 +32,7 @@ from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.frontends.python.recording import Effects
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import ROUNDING
+from pyc_mlir.pipelines.kernels.families.conv import winograd
 from pyc_mlir.pipelines.kernels.lang.attributes import IREE
 from pyc_mlir.pipelines.linalg.functions import Number
 from pyc_mlir.runtime.device import Device
@@ -200,6 +201,25 @@ def test_iree_takes_the_place_of_a_kernel_that_is_wrong(monkeypatch):
     assert np.allclose(Program(made, Device("local-sync"))(x), nn.softmax(x), atol=1e-6)
     strict = make_options(check=True, policy=TakesWrong(), contract=Contract(fallbacks=("none",)))
     refused(ReasonCode.FALLBACK_REFUSED, build, nn.softmax, [x], strict)
+
+
+def test_iree_takes_the_place_of_a_wrong_kernel_that_needs_a_layout(monkeypatch):
+    """The layout and the fusion that the kernel needs are blamed with it, and stay."""
+    honest = winograd.Filtering._outputs
+
+    def moved(self, place, sums, lanes):
+        return honest(self, place, sums + 1, lanes)
+
+    monkeypatch.setattr(winograd.Filtering, "_outputs", moved)
+    weights = np.random.default_rng(1).normal(size=(64, 64, 3, 3)).astype(np.float32)
+
+    def network(x):
+        return nn.relu(nn.conv2d(x, weights, pads=(1, 1, 1, 1)))
+
+    made = build(network, [TensorSpec("f32", 1, 64, 20, 20)], make_options(check=True))
+    given_up = [d for d in made.decisions if d.decided_by == FALLBACK]
+    assert [d.chosen for d in given_up] == [IREE]
+    assert "winograd:conv2d+relu" in str(given_up[0].grounds)
 
 
 def test_a_wrong_program_is_refused_with_the_decision_to_blame(monkeypatch):

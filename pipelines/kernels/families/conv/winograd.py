@@ -150,7 +150,7 @@ class Winograd(WindowKnobs, family="winograd"):
         if self.block % self.height:
             return "block in heights"
         fitting = are_fitting(self.rows, self.columns)
-        return super()._misfit() if fitting else "3 taps, stride 1, dilation 1"
+        return super()._misfit() if fitting else "3 taps, stride 1, dilation 1, pads of at most 2"
 
     def refusal(self, target: Target) -> str:
         """Refuse a tile whose sums, row of weights and number of x do not fit the registers."""
@@ -264,8 +264,12 @@ class Winograd(WindowKnobs, family="winograd"):
 
 
 def are_fitting(*axes: ConvAxis) -> bool:
-    """Return whether windows have three taps side by side, and move by one."""
-    return all((a.kernel, a.stride, a.dilation) == (TAPS, 1, 1) for a in axes)
+    """Return whether windows have three taps side by side, move by one, and meet the image.
+
+    A window in the padding alone is 0, but rounded sums of its tile are not.
+    """
+    taps = all((a.kernel, a.stride, a.dilation) == (TAPS, 1, 1) for a in axes)
+    return taps and all(max(a.low, a.high) < TAPS for a in axes)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,9 @@ class Sliding:
         pads = [0] * (2 * rank) if self.pads == () else self.pads
         padded = self.plain(rank, kernel, (pads[:rank], pads[rank:]))
         if self.auto_pad not in _CEILED:
-            sizes = spatial_sizes(b, x, f"auto_pad={self.auto_pad}")
+            # Windows that move by one have the same pads at every size.
+            by_one = all(a.stride == 1 for a in plain)
+            sizes = [1] * rank if by_one else spatial_sizes(b, x, f"auto_pad={self.auto_pad}")
             upper = self.auto_pad == "SAME_UPPER"
             return tuple(_same(a, size, upper) for a, size in zip(plain, sizes, strict=True))
         axes = plain if self.auto_pad == "VALID" else padded

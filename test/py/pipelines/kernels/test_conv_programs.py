@@ -372,3 +372,51 @@ def test_windows_over_images_of_unknown_size(case, dtype):
         got, wanted = np.asarray(made(image)), np.asarray(plain(image))
         assert got.shape == wanted.shape
         assert np.abs(got.astype("f") - wanted).max() < (1e-4 if dtype == "f32" else 2e-2)
+
+
+def test_windows_in_the_padding_alone_are_zero():
+    """Minimal filtering would leave what rounding makes of the tile."""
+    program = compile(
+        lambda x: nn.conv2d(x, BODY, pads=(3, 0, 0, 3)), [spec("f32", (1, 64, "h", 20))],
+        device=Device("local-sync"), check=True,
+    )  # fmt: skip
+    assert "conv" in families(program) and "winograd" not in families(program)
+
+
+@pytest.mark.parametrize("groups", [1, 24])
+@pytest.mark.parametrize(("stride", "pad"), [(1, 1), (2, 1), (2, 0)])
+def test_byte_windows_over_images_of_unknown_size(stride, pad, groups):
+    values = np.random.default_rng(5)
+    kernel = values.integers(-127, 128, (24, 24 // groups, 3, 3)).astype(np.int8)
+    constants = {
+        "w": kernel, "xs": np.float32(0.02), "xz": np.uint8(131), "ws": np.float32(0.01),
+        "wz": np.int8(0), "ys": np.float32(0.2), "yz": np.uint8(120),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "xs", "xz"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"]),
+        helper.make_node("Conv", ["xd", "wd"], ["c"], strides=[stride] * 2, pads=[pad] * 4,
+                         group=groups),
+        helper.make_node("QuantizeLinear", ["c", "ys", "yz"], ["r"]),
+        helper.make_node("DequantizeLinear", ["r", "ys", "yz"], ["y"]),
+    ]  # fmt: skip
+    made = model(nodes, {"x": (np.float32, ("n", 24, "h", "w"))}, ["y"], constants)
+    program = compile(made, device=Device("local-sync"), check=True)
+    assert ("int8" if groups == 1 else "int8_depthwise") in families(program)
+    for n, high, wide in ((1, 9, 12), (2, 33, 20), (1, 3, 3)):
+        x = values.normal(size=(n, 24, high, wide)).astype(np.float32)
+        plain = compile(made, [x], kernels="iree", device=Device("local-sync"), check=False)
+        assert np.abs(np.asarray(program(x)) - np.asarray(plain(x))).max() <= 0.2 + 1e-5
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+def test_same_padding_of_images_of_unknown_size(mode):
+    """Windows that move by one have the same pads at every size."""
+    w = RANDOM.normal(size=(8, 8, 2, 4)).astype(np.float32)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], auto_pad=mode, dilations=[1, 2])
+    made = model([node], {"x": (np.float32, (1, 8, "h", "w"))}, ["y"], {"w": w})
+    program = compile(made, device=Device("local-sync"), check=True)
+    x = RANDOM.normal(size=(1, 8, 9, 14)).astype(np.float32)
+    known = compile(made, [x], device=Device("local-sync"))
+    assert np.allclose(program(x), known(x), atol=1e-5)
