@@ -7,6 +7,7 @@ the plan's order. Plans were validated before: what does not fit here is a fault
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from math import gcd
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -38,8 +39,6 @@ Packer = Callable[[Sequence[Slice], int], tuple[list[int], int]]
 Shared = Sequence[tuple[tuple[int, int], ...]]
 _CONSTANT = "stream.async.constant"
 _CMD_DISPATCH = "stream.cmd.dispatch"
-# Slices of unknown sizes are compared in pairs.
-_MOST_SIZED = 512
 # The group of a ``stream.cmd.dispatch`` that holds the offset of each binding.
 _BINDING_OFFSETS = 4
 
@@ -206,7 +205,7 @@ def replace_packs(
             offsets, total = packer(joined, enough)
             numbers = [ByteSize.of(n) for n in (total, *(offsets[p] for p in place))]
             atoms: dict[str, Any] = {}
-        elif not group(pack, 0) and len(pack.results) <= _MOST_SIZED:
+        elif not group(pack, 0):
             with ir.InsertionPoint(pack), pack.location:
                 numbers, atoms = _sized_offsets(pack, packer, alignment, pairs, bounds)
         else:
@@ -226,35 +225,36 @@ def _sized_offsets(
 ) -> tuple[list[ByteSize], dict[str, Any]]:
     """Return the arena and the offsets of slices of unknown sizes, and their unknowns by name.
 
-    Slices of known size are packed below all others. Of these the packer places the nominal sizes;
-    which one lies above which is kept for all sizes: each offset is at least the end of every slice
-    below it that lives at the same time, a longest path whose sums are joined unknown by unknown.
+    Slices of one unknown, or of multiples of one sum, are packed by their multiples: whatever the
+    unknown is, they lie apart, and as close as the packer gets. One such group lies above the
+    other, since which of two unknowns is the larger is not known.
     """
     atoms: dict[str, Any] = {}
     sizes = [aligned_size(value, alignment, atoms, ranges) for value in group(pack, 1)]
-    likely = [size_of(value, ranges).nominal for value in group(pack, 1)]
-    numbers = [-(-max(n, 1) // alignment) * alignment for n in likely]
     ends = [ir.IntegerAttr(a).value for a in ir.ArrayAttr(pack.attributes["lifetime_intervals"])]
-    lives = list(zip(ends[::2], ends[1::2], numbers, strict=True))
-    alike = {i: j for i, j in pairs.items() if sizes[i] == sizes[j]}
-    joined, place = _joined(lives, alike)
-    own = {p: sizes[i] for i, p in enumerate(place)}
-    found: dict[int, ByteSize] = {}
-    known = [p for p in own if own[p].known]
-    offsets, bottom = packer([joined[p] for p in known], 0) if known else ([], 0)
-    base = total = ByteSize.of(bottom)
-    open_ = [p for p in own if not own[p].known]
-    placed = dict(zip(open_, packer([joined[p] for p in open_], 0)[0], strict=True))
-    for p in sorted(open_, key=lambda p: (placed[p], p)):
-        first, last, _ = joined[p]
-        at = base
-        for below, offset in found.items():
-            if joined[below][0] <= last and first <= joined[below][1]:
-                at = at.joined(offset + own[below])
-        found[p] = at
-        total = total.joined(at + own[p])
-    found |= {p: ByteSize.of(offset) for p, offset in zip(known, offsets, strict=True)}
-    return [total, *(found[p] for p in place)], atoms
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for i, size in enumerate(sizes):
+        groups.setdefault(_unit(size)[1], []).append(i)
+    offsets, total = [ByteSize()] * len(sizes), ByteSize()
+    for members in groups.values():
+        counts = [_unit(sizes[i])[0] for i in members]
+        lives = [(ends[2 * i], ends[2 * i + 1], n) for i, n in zip(members, counts, strict=True)]
+        within = {i: n for n, i in enumerate(members)}
+        alike = {within[i]: within[j] for i, j in pairs.items() if i in within and j in within}
+        joined, place = _joined(lives, alike)
+        placed, end = packer(joined, 0)
+        unit = sizes[members[0]].part(counts[0])
+        for i, p in zip(members, place, strict=True):
+            offsets[i] = total + unit.times(placed[p])
+        total += unit.times(end)
+    return [total, *offsets], atoms
+
+
+def _unit(size: ByteSize) -> tuple[int, tuple[Any, ...]]:
+    """Return how many times a size has which sum: its multiples have no common divisor."""
+    parts = {**size.terms, "": size.constant}
+    count = gcd(*parts.values()) or 1
+    return count, tuple(sorted((name, n // count) for name, n in parts.items() if n))
 
 
 def _emitted(size: ByteSize, atoms: Mapping[str, Any]) -> Any:

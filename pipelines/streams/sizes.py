@@ -189,17 +189,17 @@ class ByteSize:
             None if found else constant, {**self.least, **other.least},
         )  # fmt: skip
 
-    def joined(self, other: "ByteSize") -> "ByteSize":
-        """Return a size that is at least both, unknown by unknown."""
-        names = dict.fromkeys((*self.terms, *other.terms))
-        return ByteSize(
-            max(self.constant, other.constant),
-            {n: max(self.terms.get(n, 0), other.terms.get(n, 0)) for n in names},
-            max(self.nominal, other.nominal),
-            (self.unit | other.unit) & -(self.unit | other.unit),
-            None if names else max(self.constant, other.constant),
-            {**self.least, **other.least},
-        )
+    def times(self, factor: int) -> "ByteSize":
+        """Return the product with a number."""
+        made = self.product(ByteSize.of(factor))
+        assert made is not None, "no more parts than before"
+        return made
+
+    def part(self, count: int) -> "ByteSize":
+        """Return the size of which this one is `count` times."""
+        terms = {name: n // count for name, n in self.terms.items()}
+        constant, nominal = self.constant // count, self.nominal // count
+        return replace(self, constant=constant, terms=terms, nominal=nominal, unit=1, largest=None)
 
     def at_most(self, other: "ByteSize") -> bool:
         """Return True if it is proven that this size is never larger than `other`."""
