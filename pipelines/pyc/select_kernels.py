@@ -30,7 +30,7 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.numerics.approximation import Approximation
 from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
-from pyc_mlir.pipelines.choices.evidence import Computes, LargerConstant, NotOffered
+from pyc_mlir.pipelines.choices.evidence import Computes, LargerConstant, Note, NotOffered
 from pyc_mlir.pipelines.choices.space import KnobSpace, split_variant
 from pyc_mlir.pipelines.driver.base import PassContext, option, require_target
 from pyc_mlir.pipelines.kernels.knobs import decode, encode, with_settings
@@ -140,18 +140,28 @@ class _KernelSite:
         why = "IREE's own code generation" if offers else "no family has a kernel for it"
         listed = [self.variants.priced(name, offer) for name, (_, offer) in offers.items()]
         listed.append(replace(self.variants.iree, reason=why))
-        # Nothing takes time of which a size is 0.
-        found = [at for at in self.variants.seconds_at_sizes if min(at) > 0]
-        if not found:
+        if not self.ratios:
             return listed
-        rows = [[seconds / min(at) for seconds in at] for at in found]
-        worst = [max(ratios) for ratios in zip(*rows, strict=True)]
-        quickest = min(found[0])
-        priced = zip(listed, worst, strict=True)
+        quickest = min(self.variants.seconds_at_sizes[0])
         return [
-            replace(a, cost=replace(a.cost or Cost(), seconds=quickest * ratio))
-            for a, ratio in priced
+            replace(a, cost=replace(a.cost or Cost(), seconds=quickest * max(ratios)))
+            for a, ratios in zip(listed, self.ratios, strict=True)
         ]
+
+    @cached_property
+    def ratios(self) -> list[tuple[float, ...]]:
+        """The seconds of each alternative over the quickest one's, at each of several sizes."""
+        rows = [[s / min(at) for s in at] for at in self.variants.seconds_at_sizes]
+        return list(zip(*rows, strict=True))
+
+    @property
+    def at_sizes(self) -> tuple[Note, ...]:
+        """A note of the ratios, for sizes that are known at run time only."""
+        if not self.ratios:
+            return ()
+        pairs = zip(self.listed, self.ratios, strict=True)
+        texts = (f"{a.name} {', '.join(f'{ratio:.3g}' for ratio in at)}" for a, at in pairs)
+        return (Note(f"seconds over the quickest one's, at several sizes: {'; '.join(texts)}"),)
 
     @property
     def unasked(self) -> set[str]:
@@ -310,7 +320,7 @@ def _choose(site: _KernelSite, context: PassContext, found: Prices, number: int)
     ways = site.priced.ways
     quicker = [n for n, way in ways.items() if way.seconds < ways[taken].seconds]
     larger_ones = (_larger(site, found, number, name) for name in (taken, *quicker))
-    evidence = (*site.evidence, *(e for e in larger_ones if e is not None))
+    evidence = (*site.evidence, *site.at_sizes, *(e for e in larger_ones if e is not None))
     chosen = context.choices.choose(site.site, ranked, evidence, site.variants).name
     if chosen != taken and (larger := _larger(site, found, number, chosen)) is not None:
         named = [e for e in evidence if getattr(e, "alternative", "") != chosen]
@@ -332,7 +342,8 @@ def _larger(site: _KernelSite, found: Prices, number: int, name: str) -> LargerC
         return None
     smaller = [n for n in ways if added[n] < added.get(name, nbytes - own)]
     over = min(smaller, key=lambda n: ways[n].seconds, default="") if name == taken else taken
-    seconds = 0.0 if alternative.cost is None else alternative.cost.seconds
+    own_way = Priced(0.0 if alternative.cost is None else alternative.cost.seconds, forms)
+    seconds = ways.get(name, own_way).seconds
     saved = ways[over].seconds - seconds if over else 0.0
     constants = tuple(sorted({constant_of(f) for f in forms if f not in model}))
     return LargerConstant(name, constants, nbytes, own, saved, over, found.price * MIB)
@@ -363,7 +374,8 @@ class KernelVariants:
             with suppress(PycError):
                 own = [self._seconds_at(work, *offered) for offered in self.offers.values()]
                 found.append([*own, _iree_cost(work, 0, self.target).seconds])
-        return found
+        # Nothing takes time of which a size is 0.
+        return [at for at in found if min(at) > 0]
 
     def _seconds_at(self, work: Work, family: str, offer: KernelOffer) -> float:
         sizes = named_sizes(offer, work)

@@ -209,7 +209,7 @@ def linalg_of(model: onnx.ModelProto) -> str:
 @pytest.mark.parametrize("case", sample(CROPS, 4), ids=lambda case: case.name)
 @pytest.mark.sampled(1)
 def test_sizes_that_the_program_computes(case) -> None:
-    """What one region's plan changes is no part of how another region's size is named."""
+    """A plan changes nothing of how another region's size is named."""
     found = tensors(case)
     assert not isinstance(found, str)
     model, inputs, (wanted,) = found

@@ -452,7 +452,7 @@ def test_flags_that_tell_more_than_the_program():
 
 @pytest.fixture(scope="module")
 def options() -> dict[str, tuple[str, str]]:
-    """What stands for the value of each option of the compiler, and what is said of it."""
+    """Stand-ins for the value of each option of the compiler, and what is said of them."""
     output_text = subprocess.run(
         [str(TOOL), "--help-hidden"], capture_output=True, text=True, check=True
     )
@@ -475,7 +475,7 @@ def test_words_are_options_of_this_release(options):
 
 @pytest.fixture
 def made() -> Iterator[dict[bytes, Generated]]:
-    """What a test has generated; it begins with nothing in memory."""
+    """Programs that a test has generated; it begins with nothing in memory."""
     before = RememberingSession.kept, RememberingSession.kept_bytes
     RememberingSession.kept, RememberingSession.kept_bytes = {}, 0
     remember()

@@ -438,7 +438,7 @@ def test_programs_past_the_cache_have_no_place_for_a_verdict(tmp_path):
 
 @dataclass
 class Gpu:
-    """What a verification record asks of a device."""
+    """The demands of a verification record on a device."""
 
     name: str
     runs: str = "cuda"

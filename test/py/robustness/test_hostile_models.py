@@ -243,7 +243,7 @@ def warm_up() -> None:
 
 
 def outcome(name: str) -> str:
-    """What is wrong with what the compile's front says of a model."""
+    """The faults of what the compile's front says of a model."""
     limit_memory(MEMORY_BYTES)
     source, wanted = CASES[name]
     try:

@@ -215,7 +215,7 @@ OPERATORS: dict[str, Callable[[ir.Operation], Iterator[Apply]]] = {
 
 
 def differs(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> bool:
-    """Whether any value is another one, by more than a few roundings of the result's scale.
+    """True if any value is another one, by more than a few roundings of the result's scale.
 
     Programs that are equal but for rounding are no miscompiles: a normalization after a shift, say.
     """

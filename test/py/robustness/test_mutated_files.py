@@ -123,7 +123,7 @@ def rebuilt(name: str, changed: bytes) -> bytes:
 
 
 def warm_up() -> None:
-    """What all mutants need, made before any is timed; then no more memory than programs need."""
+    """Make what all mutants need before any is timed; then no more memory than programs need."""
     write_log(artifact.from_bytes(originals()[0]).decisions, "log")
     for which, data in enumerate(originals()):
         use(which, data)

@@ -227,7 +227,7 @@ def mutated_mlir(seed: int) -> str:
 
 
 def warm_up() -> None:
-    """What is loaded late is loaded before any mutant is timed."""
+    """Load before any mutant is timed what is loaded late."""
     lowered(originals()[0])
     lowered("func.func @main() { return }\n")
 

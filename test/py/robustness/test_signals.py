@@ -103,7 +103,7 @@ def undisturbed(job: Job, folder: Path, scratch: Path) -> tuple[float, dict[str,
 def disturbed(
     job: Job, folder: Path, scratch: Path, seed: int, reference: tuple[float, dict[str, bytes]]
 ) -> str:
-    """What is wrong after a signal at the moment of a seed ('' when nothing is).
+    """The fault after a signal at the moment of a seed ('' when there is none).
 
     reference: what `undisturbed` found.
     """

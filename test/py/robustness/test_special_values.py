@@ -76,7 +76,7 @@ LARGE: tuple[Case, ...] = (
 
 
 def takes_values(row: Case) -> bool:
-    """Whether a case has f32 operands, and elements in all of them."""
+    """True if a case has f32 operands, and elements in all of them."""
     f32 = any(o.dtype == "f32" for o in row.operands)
     return f32 and all(0 not in o.shape for o in row.operands) and row.op not in ("iota", "size")
 

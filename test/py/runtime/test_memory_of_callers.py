@@ -329,7 +329,7 @@ PROGRAMS = {
 
 
 def donations(program):
-    """What the compiled program says: pairs (input, result)."""
+    """The compiled program's answer: pairs (input, result)."""
     return set(program._plans.current.arena.facts.donations)
 
 

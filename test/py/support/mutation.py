@@ -166,7 +166,7 @@ def mutated_json(draw: random.Random, data: bytes) -> bytes:
 
 
 def reported(work: Callable[[], object]) -> str:
-    """What is wrong with how something is taken: all but an answer, or an error with a message."""
+    """The fault in how something is taken: all but an answer, or an error with a message."""
     try:
         work()
     except PycError as error:

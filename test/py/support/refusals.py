@@ -1,4 +1,4 @@
-"""What a test expects of a call that PyC refuses."""
+"""Expectations of a test about a call that PyC refuses."""
 
 from collections.abc import Callable
 from typing import Any

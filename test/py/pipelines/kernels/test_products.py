@@ -78,7 +78,7 @@ PRODUCTS = {
 
 @pytest.fixture(scope="module", params=[AVX2, AVX512], ids=lambda t: t.name)
 def text(request, tmp_path_factory):
-    """What LLVM writes for the kernels of a target; needs no such machine."""
+    """The code that LLVM writes for the kernels of a target; needs no such machine."""
     target = request.param
     kernels = [Rows.on(target, n, "m", "n").kernel(f"rows_{n}") for n in OPERATIONS]
     for name, (*shape, activation) in PRODUCTS.items():

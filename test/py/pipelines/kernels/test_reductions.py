@@ -121,7 +121,7 @@ def test_a_long_sum_keeps_its_bound(kernels):
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 @pytest.mark.full
 def test_strips_change_no_bit(target):
-    """What workgroups share out is no part of a sum."""
+    """Workgroups share out no part of a sum."""
     x = np.random.default_rng(1).normal(size=(1, 100, 200)).astype(np.float32)
     cuts = {f"strip_{s}": Columns("sum", 1, 100, 200, strip=s) for s in (16, 48, 4096)}
     run = Kernels(target, [k.kernel(n) for n, k in cuts.items()])

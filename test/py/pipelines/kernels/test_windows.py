@@ -402,7 +402,7 @@ def wanted():
 
 
 def stored(program):
-    """What dispatches without a window compute that join or take channels."""
+    """Results of dispatches without a window that join or take channels."""
     groups = groups_of(program.artifact.decisions)
     known = [k for k in recorded(report_of(program.artifact)) if not k.is_command]
     reported = (op for k in known for op in ops_behind(k.sources, groups))

@@ -578,7 +578,7 @@ def recognized(spelling: Spelling, context: ir.Context) -> tuple[ir.Module, ir.M
 
 
 def truth(spelling: Spelling, context: ir.Context, arrays: list[np.ndarray]) -> np.ndarray:
-    """What the program computes in f64."""
+    """The program's results in f64."""
     f64 = np.dtype(np.float64)
     wide = module_of(spelling.body, [t.with_dtype(f64) for t in spelling.types], context)
     return interpret(wide, [a.astype(f64) for a in arrays])[0]

@@ -20,6 +20,7 @@ from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.nn import conv2d, gelu, layernorm, softmax
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.evidence import LargerConstant
 from pyc_mlir.pipelines.kernels.knobs import decode
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.pyc.constants import RATES, ExchangeRate, Priced, PricedGroup, prices
@@ -345,3 +346,19 @@ def test_what_is_taken_costs_no_more_than_the_price_and_the_slack(seed):
 def test_the_rates_of_the_modes():
     assert "latency_first" not in RATES and None not in RATES
     assert RATES["balanced"].slack <= 0.02
+
+
+def test_kernels_of_unknown_sizes_are_chosen_for_several_with_the_numbers():
+    any_target()
+    w = RANDOM.normal(size=(64, 64, 3, 3)).astype(np.float32)
+    images = TensorSpec("f32", "n", 64, 28, 28)
+    options = make_options(check=False, dims={"n": (1, 32)})
+    made = build(lambda x: conv2d(x, w, pads=(1, 1, 1, 1)), [images], options)
+    (decision,) = [d for d in made.decisions if "conv2d" in d.chosen and d.site.pass_name == SITE]
+    (note,) = [str(f) for f in decision.facts if "at several sizes" in str(f)]
+    parts = [part.rsplit(" ", 3) for part in note.partition("sizes: ")[2].split("; ")]
+    ratios = {name: max(float(r.strip(",")) for r in at) for name, *at in parts}
+    assert set(ratios) == {a.name for a in decision.alternatives}
+    assert ratios[decision.chosen] == min(ratios.values()) and min(ratios.values()) >= 1
+    saved = [f.saves for f in decision.facts if isinstance(f, LargerConstant)]
+    assert saved and min(saved) > 0
