@@ -166,7 +166,7 @@ def _unless_exact(lost: float, a: Uncertain, b: Uncertain) -> np.ndarray:
     return np.where((a.deviation > 0) | (b.deviation > 0), lost, 0.0)
 
 
-@_rule("constant", "iota", "size")
+@_rule("constant", "iota", "range", "size")
 def _exact(value: np.ndarray, /, *operands: Uncertain, **params: Any) -> np.ndarray:
     return np.zeros(value.shape)
 

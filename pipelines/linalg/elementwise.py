@@ -48,6 +48,13 @@ def iota(
     return pointwise(b, [], dims, dtype, body)
 
 
+@lowers("range")
+def range_(b: Lowering, n: LoweredTensor) -> LoweredTensor:
+    """Read the length on the host, and return the loop index."""
+    length = b.at(functions.read(b.value(n)).value).at_least(0)
+    return pointwise(b, [], [b.atom(length)], I64, lambda _: b.loop(0).word().value)
+
+
 @lowers("size")
 def size(b: Lowering, x: LoweredTensor, *, axes: tuple[int, ...]) -> LoweredTensor:
     """Return the product of sizes, known or computed."""

@@ -77,6 +77,7 @@ EXAMPLES: dict[str, Example] = {
     "resize": _call(_IMAGES, sizes=(16, 16), mode="linear"),
     "constant": _call(value=np.array([0.5, 2.0], np.float32)),
     "iota": _call(_ROWS, shape=(-1, 1)),
+    "range": _call(tensor("i64")),
     "size": _call(_ROWS, axes=(0,)),
     "transpose": _call(_ROWS, permutation=(1, 0)),
     "reshape": _call(_ROWS, shape=(copied(0), 2, 2)),

@@ -450,6 +450,7 @@ def _creation() -> Iterator[Case]:
     yield case("iota", shape=(0, 3), axis=0)
     yield case("iota", Operand("f32", (3, 4)), shape=(-1, 2), axis=0)
     yield case("iota", Operand("f32", (3, 4)), shape=(-1, -1), axis=1, dtype=DTYPES["f32"])
+    yield case("range", Operand("i64", ()))
     for axes in ((0,), (0, 2), ()):
         yield case("size", Operand("f32", (3, 4, 5)), axes=axes)
     yield case("size", Operand("i1", (0, 4)), axes=(0, 1))

@@ -530,6 +530,7 @@ FORMULAS: dict[str, Callable[..., np.ndarray]] = {
     "resize": _resized,
     "constant": lambda value: value,
     "iota": _iota,
+    "range": lambda n: np.array([i for i in range(int(n))], np.int64),
     "size": lambda x, axes: np.array(math.prod(x.shape[a] for a in axes)),
     "transpose": _transpose,
     "reshape": _reshape,
