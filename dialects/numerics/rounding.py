@@ -166,7 +166,7 @@ def _unless_exact(lost: float, a: Uncertain, b: Uncertain) -> np.ndarray:
     return np.where((a.deviation > 0) | (b.deviation > 0), lost, 0.0)
 
 
-@_rule("constant", "iota", "range", "size")
+@_rule("constant", "iota", "size")
 def _exact(value: np.ndarray, /, *operands: Uncertain, **params: Any) -> np.ndarray:
     return np.zeros(value.shape)
 
@@ -434,6 +434,13 @@ def _scatter(
         np.abs(_wide(x)) + x.deviation, np.abs(_wide(updates)) + updates.deviation, "mul"
     )
     return _gap(high, low) + rounded(value, math.sqrt(updates.value.shape[0]) + 1)
+
+
+@_rule("range", "nonzero", "suppress")
+def _selected(value: np.ndarray, *operands: Uncertain, **params: Any) -> np.ndarray:
+    """Return uncertain, the number of elements too, where rounding may select others."""
+    certain = not any(o.deviation.any() for o in operands)
+    return np.full(value.shape, 0.0 if certain else np.inf)
 
 
 @_rule("argsort")

@@ -15,6 +15,7 @@ from pyc_mlir.dialects.ops import (
     quantized,
     reduction,
     resize,
+    selection,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "quantized",
     "reduction",
     "resize",
+    "selection",
 ]

@@ -75,21 +75,6 @@ class Iota(
         return np.broadcast_to(column, dims)
 
 
-class Range(OpDef, name="range", operands="n", traits=Trait.INDEXED):
-    """out[i] = i for i < n: a size that is computed when the program runs; empty for n <= 0."""
-
-    @staticmethod
-    def infer(n: TensorType) -> TensorType:
-        """Return a vector of unknown length."""
-        require(n == TensorType((), I64), f"`n`: expected a rank-0 i64, got {n}")
-        return TensorType((None,), I64)
-
-    @staticmethod
-    def reference(n: np.ndarray) -> np.ndarray:
-        """Return numpy's arange."""
-        return np.arange(int(n), dtype=I64)
-
-
 class Size(OpDef, name="size", operands="x", traits=Trait.CREATES):
     """out = the product of the sizes of `axes` of x, as a rank-0 i64; the elements are not read."""
 

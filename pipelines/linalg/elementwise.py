@@ -6,6 +6,7 @@ meet are checked to agree.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -46,13 +47,6 @@ def iota(
         return scalar.cast(index.word().value, I64, dtype)
 
     return pointwise(b, [], dims, dtype, body)
-
-
-@lowers("range")
-def range_(b: Lowering, n: LoweredTensor) -> LoweredTensor:
-    """Read the length on the host, and return the loop index."""
-    length = b.at(functions.read(b.value(n)).value).at_least(0)
-    return pointwise(b, [], [b.atom(length)], I64, lambda _: b.loop(0).word().value)
 
 
 @lowers("size")
@@ -115,6 +109,11 @@ def emit_pointwise(b: Lowering, tensor: LoweredTensor) -> ir.Value:
     """Return one linalg.generic for a pending tensor and those of its shape below it."""
     leaves: dict[tuple[LoweredTensor, tuple[int, ...]], int] = {}
     _collect(b, tensor, leaves, set())
+    sizes = [_on_host(b, leaf) for leaf, _ in leaves]
+    computed = any(leaf.splat is None for leaf, _ in leaves)
+    if tensor.rank == 0 and computed and all(size is not None for size in sizes):
+        made = _scalar_of(b, tensor, dict(zip(leaves, sizes, strict=True)), {})
+        return b.value(b.made("tensor.from_elements", [made], (), tensor.dtype))
 
     def body(*values: ir.Value) -> ir.Value:
         known = {leaf: values[i] for leaf, i in leaves.items()}
@@ -122,6 +121,15 @@ def emit_pointwise(b: Lowering, tensor: LoweredTensor) -> ir.Value:
 
     out = pointwise(b, list(leaves), tensor.dims, tensor.dtype, body)
     return b.value(out)
+
+
+def _on_host(b: Lowering, leaf: LoweredTensor) -> Any:
+    """Return the scalar that a rank-0 tensor holds, if the host computes with it; else None."""
+    if leaf.splat is not None:
+        return b.scalar(leaf.splat, leaf.dtype)
+    made = b.value(leaf).owner if leaf.rank == 0 and b.is_emitted(leaf) else None
+    known = isinstance(made, ir.Operation | ir.OpView) and made.name == "tensor.from_elements"
+    return made.operands[0] if known else None
 
 
 def emit(b: Lowering, tensor: LoweredTensor) -> ir.Value:

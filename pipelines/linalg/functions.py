@@ -196,6 +196,19 @@ def read(source: ir.Value, *indices: Number) -> Number:
     return Number(emit("tensor.extract", source, *(i.value for i in indices), result=element))
 
 
+def repeated(
+    count: ir.Value, step: Callable[..., Sequence[ir.Value]], *starts: ir.Value
+) -> list[ir.Value]:
+    """Return the values that `step(turn, *values)` makes of `starts` in `count` turns."""
+    zero, one = (constant_scalar(v, count.type) for v in (0, 1))
+    types = [v.type for v in starts]
+    loop = ir.Operation.create("scf.for", types, [zero, count, one, *starts], regions=1)
+    body = loop.regions[0].blocks.append(count.type, *types)
+    with ir.InsertionPoint(body):
+        ir.Operation.create("scf.yield", operands=list(step(*body.arguments)))
+    return list(loop.results)
+
+
 def polynomial(x: Number, coefficients: Sequence[float]) -> Number:
     """Evaluate by Horner's rule, the highest power first."""
     value = x.constant(coefficients[0])
@@ -594,22 +607,15 @@ def remainder(x: ir.Value, y: ir.Value) -> ir.Value:
 
 def _long_division(rest: Number, divisor: Number, shift: Number) -> Number:
     """(rest * 2^shift) mod divisor for rest < divisor < 2^53."""
-    index = ir.IndexType.get()
-    zero, one = constant_scalar(0, index), constant_scalar(1, index)
-    chunks = shift.make("arith.ceildivsi", _CHUNK).make("arith.index_cast", result=index)
-    loop = ir.Operation.create(
-        "scf.for",
-        results=[rest.type, rest.type],
-        operands=[zero, chunks.value, one, rest.value, shift.value],
-        regions=1,
-    )
-    body = loop.regions[0].blocks.append(index, rest.type, rest.type)
-    with ir.InsertionPoint(body):
-        held, left = map(Number, list(body.arguments)[1:])
-        step = left.at_most(_CHUNK)
-        held, left = (held << step).make("arith.remui", divisor), left - step
-        ir.Operation.create("scf.yield", operands=[held.value, left.value])
-    return Number(loop.results[0])
+    chunks = shift.make("arith.ceildivsi", _CHUNK)
+    count = chunks.make("arith.index_cast", result=ir.IndexType.get())
+
+    def bring_down(_: ir.Value, held: ir.Value, left: ir.Value) -> list[ir.Value]:
+        step = Number(left).at_most(_CHUNK)
+        lower = (Number(held) << step).make("arith.remui", divisor)
+        return [lower.value, (Number(left) - step).value]
+
+    return Number(repeated(count.value, bring_down, rest.value, shift.value)[0])
 
 
 F64_FUNCTIONS: dict[str, Callable[..., ir.Value]] = {"tanh": tanh, "erf": erf, "rem": remainder}

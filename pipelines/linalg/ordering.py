@@ -1,13 +1,15 @@
-"""Sorting and scattering, in pointwise ops and reductions alone.
+"""Sorting, scattering and selecting, in pointwise ops and reductions alone.
 
-Few elements, or a dynamic number of them, are sorted by counting: an element's place is the number
-of those that come before it. More are merged: sorted runs in pairs, each element of the result
-found by a binary search for how many of its predecessors lie in the first run (Odeh et al., Merge
-Path, 2012). The runs are kept as indices, and cut to what is asked for.
+Few elements are sorted by counting: an element's place is the number of those that come before it.
+More are merged: sorted runs in pairs, each element of the result found by a binary search for how
+many of its predecessors lie in the first run (Odeh et al., Merge Path, 2012). The runs are kept as
+indices, and cut to what is asked for. A dynamic number of elements is merged in a loop.
 
 Few updates of a scatter, or a dynamic number of them, are compared with each row. More are sorted
 by their rows, stably: each row finds its last update by a binary search, and what is combined is
-scanned first."""
+scanned first.
+
+How many elements are selected by values is read on the host, as a result's size."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,17 +18,18 @@ import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.reduction import COMBINATIONS
-from pyc_mlir.dialects.types import BOOL, I64, accumulator, is_float, is_unsigned
+from pyc_mlir.dialects.types import BOOL, DTYPES, I64, accumulator, is_float, is_unsigned
 from pyc_mlir.pipelines.linalg import scalar
-from pyc_mlir.pipelines.linalg.functions import Number, read, select
+from pyc_mlir.pipelines.linalg.functions import Number, read, repeated, select
 from pyc_mlir.pipelines.linalg.lowering import LoweredDim, LoweredTensor, Lowering, lowers
 from pyc_mlir.pipelines.linalg.movement import transpose
 from pyc_mlir.pipelines.linalg.products import rounded
-from pyc_mlir.pipelines.linalg.reduction import scan, widened
+from pyc_mlir.pipelines.linalg.reduction import cumulative, reduce, scan, widened
 from pyc_mlir.pipelines.linalg.structured import fill, generic, pointwise, reshape
 
 # Elements that are sorted by counting.
 COUNTED = 32
+_F32 = DTYPES["f32"]
 
 
 @lowers("argsort")
@@ -45,7 +48,9 @@ def argsort(
     dims = [*rows.dims[:-1], kept]
     if LoweredDim(0) in (*rows.dims, kept):
         out = b.empty(dims, I64)
-    elif size.static is None or size.static <= COUNTED:
+    elif size.static is None:
+        out = _merged_in_turns(b, rows, kept, descending)
+    elif size.static <= COUNTED:
         out = _counted(b, rows, kept, descending)
     else:
         runs = _Runs(b, rows, descending, size.static, 1, None)
@@ -173,6 +178,71 @@ def _merge(runs: _Runs, kept: int) -> LoweredTensor:
 
     dims = [*runs.x.dims[:-1], LoweredDim(-(-runs.count // 2)), LoweredDim(kept)]
     return pointwise(runs.b, [], dims, I64, body)
+
+
+def bits_of(b: Lowering, size: Number) -> Number:
+    """Return how many bits a size has: 0 for 0."""
+    zeros = size.word().make("math.ctlz")
+    return b.at((zeros.constant(64) - zeros).value)
+
+
+def _merged_in_turns(
+    b: Lowering, x: LoweredTensor, kept: LoweredDim, descending: bool
+) -> LoweredTensor:
+    """Merge runs of 1, 2, 4, ... elements of each row, as many times as its size at hand needs.
+
+    The loop starts from nothing, since IREE 3.13 reads what a loop carries in at the begin of the
+    memory that it shares with other values.
+    """
+    rank, size, data = x.rank, b.count(x.dims[-1]), b.value(x)
+
+    def merged(turn: ir.Value, source: ir.Value) -> list[ir.Value]:
+        steps = b.index_of(1) + Number(turn)
+        length = b.index_of(1) << Number(turn)
+        fresh = Number(turn).compare("eq", b.index_of(0))
+
+        def body(_: ir.Value) -> ir.Value:
+            *outer, place = b.loops(0, rank)
+
+            def index(at: Number) -> Number:
+                at = at.at_least(0).at_most(size - 1)
+                return fresh.where(at, b.at(read(source, *outer, at).value))
+
+            def overtakes(later: Number, earlier: Number) -> Number:
+                values = (read(data, *outer, i).value for i in (later, earlier))
+                return _before(*values, x.dtype, descending)
+
+            first = place // (length * 2) * (length * 2)
+            second = (first + length).at_most(size)
+            k, end = place - first, (second + length).at_most(size)
+
+            def halve(_: ir.Value, *ends: ir.Value) -> list[ir.Value]:
+                low, high = (Number(v, b.number) for v in ends)
+                middle = (low + high) // 2
+                later = overtakes(index(second + (k - 1 - middle)), index(first + middle))
+                open_ = low.compare("lt", high)
+                moved, lowered = later.where(low, middle + 1), later.where(middle, high)
+                return [open_.where(moved, low).value, open_.where(lowered, high).value]
+
+            low, high = (k - (end - second)).at_least(0), k.at_most(second - first)
+            low = Number(repeated(steps.value, halve, low.value, high.value)[0], b.number)
+            mine, other = first + low, second + (k - low)
+            wins = other.compare("lt", end) & (
+                mine.compare("ge", second) | overtakes(index(other), index(mine))
+            )
+            return wins.where(index(other), index(mine)).word().value
+
+        return [b.value(pointwise(b, [], x.dims, I64, body))]
+
+    turns = bits_of(b, (size - 1).at_least(0))
+    (order,) = repeated(turns.value, merged, b.value(b.empty(x.dims, I64)))
+    sorted_ = size.compare("gt", 1)
+
+    def element(_: ir.Value) -> ir.Value:
+        at = b.loops(0, rank)
+        return sorted_.where(read(order, *at), at[-1].word()).value
+
+    return pointwise(b, [], [*x.dims[:-1], kept], I64, element)
 
 
 @lowers("scatter")
@@ -323,3 +393,87 @@ def _scanned(
     keys = pointwise(b, [(order, [0])], order.dims, I64, key)
     combine = scalar.combine(COMBINATIONS[reduction].op, wide)
     return scan(b, out, 0, count, combine, keys)
+
+
+@lowers("range")
+def range_(b: Lowering, n: LoweredTensor) -> LoweredTensor:
+    """Return the loop index."""
+    length = b.at(read(b.value(n)).value).at_least(0)
+    return pointwise(b, [], [b.atom(length)], I64, lambda _: b.loop(0).word().value)
+
+
+@lowers("nonzero")
+def nonzero(b: Lowering, x: LoweredTensor) -> LoweredTensor:
+    """Count the true elements up to each one, and search for where each count is reached."""
+    size = b.count(x.dims[0])
+    ones = pointwise(b, [(x, [0])], x.dims, I64, lambda v, _: scalar.cast(v, BOOL, I64))
+    counts = b.value(cumulative(b, ones, axis=0, reduction="add"))
+    total = reduce(b, ones, axes=(0,), keepdims=False, name="reduce_sum")
+    length, steps = b.atom(b.at(read(b.value(total)).value)), bits_of(b, size)
+
+    def body(_: ir.Value) -> ir.Value:
+        place = b.loop(0)
+
+        def halve(_: ir.Value, *ends: ir.Value) -> Sequence[ir.Value]:
+            low, high = (Number(v, b.number) for v in ends)
+            middle = (low + high) // 2
+            reached = b.at(read(counts, middle.at_most(size - 1)).value)
+            open_, below = low.compare("lt", high), reached.compare("le", place)
+            moved, lowered = below.where(middle + 1, low), below.where(high, middle)
+            return [open_.where(moved, low).value, open_.where(lowered, high).value]
+
+        first, _ = repeated(steps.value, halve, b.number(0), size.value)
+        return Number(first).word().value
+
+    return pointwise(b, [], [length], I64, body)
+
+
+@lowers("suppress")
+def suppress(
+    b: Lowering, boxes: LoweredTensor, groups: LoweredTensor, *, overlap: float
+) -> LoweredTensor:
+    """Strike out what the first box overlaps with too much, then the second if it stays, ..."""
+    b.require_equal(boxes.dims[0], groups.dims[0], "suppress: boxes and groups")
+    dims, data = boxes.dims[:1], b.value(boxes)
+
+    def edge(place: int) -> LoweredTensor:
+        at = b.index_of(place)
+        return pointwise(b, [], dims, _F32, lambda _: read(data, b.loop(0), at).value)
+
+    edges = [edge(i) for i in range(4)]
+    values = [b.value(v) for v in (*edges, groups)]
+
+    def struck(turn: ir.Value, stays: ir.Value) -> list[ir.Value]:
+        first = Number(turn, b.number)
+        fresh = first.compare("eq", 0)
+
+        def body(*elements: ir.Value) -> ir.Value:
+            *mine, group, left, _ = map(Number, elements)
+            *other, same = (read(v, first) for v in values)
+            near = _overlapping(mine, other, overlap) & group.compare("eq", same)
+            struck = near & (fresh | read(stays, first)) & b.loop(0).compare("gt", first)
+            return select(struck.value, b.scalar(False, BOOL), (fresh | left).value)
+
+        held = LoweredTensor(BOOL, dims, stays)
+        inputs = [(v, [0]) for v in (*edges, groups, held)]
+        return [b.value(pointwise(b, inputs, dims, BOOL, body))]
+
+    # From nothing, as sorting.
+    (stays,) = repeated(b.size(dims[0]), struck, b.value(b.empty(dims, BOOL)))
+    return LoweredTensor(BOOL, dims, stays)
+
+
+def _overlapping(mine: Sequence[Number], other: Sequence[Number], overlap: float) -> Number:
+    """Return i1: both boxes have an area, and share more than `overlap` of their union."""
+
+    def shared(low: int) -> Number:
+        high = low + 1
+        return mine[high].at_most(other[high]) - mine[low].at_least(other[low])
+
+    def area(box: Sequence[Number]) -> Number:
+        return (box[1] - box[0]) * (box[3] - box[2])
+
+    both = shared(0).at_least(0.0) * shared(2).at_least(0.0)
+    own, others = area(mine), area(other)
+    ratio = both / (own + others - both)
+    return own.compare("gt", 0.0) & others.compare("gt", 0.0) & ratio.compare("gt", overlap)

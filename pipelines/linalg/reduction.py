@@ -49,7 +49,7 @@ def reduce(
 
 @lowers("cumulative")
 def cumulative(b: Lowering, x: LoweredTensor, *, axis: int, reduction: str) -> LoweredTensor:
-    """Accumulate in steps of 1, 2, 4, ... (Hillis and Steele, 1986); dynamic sizes over pairs."""
+    """Accumulate in steps of 1, 2, 4, ... (Hillis and Steele, 1986); dynamic sizes in blocks."""
     axis %= x.rank
     wide = accumulator(x.dtype)
     combine = scalar.combine(COMBINATIONS[reduction].op, wide)
@@ -58,7 +58,7 @@ def cumulative(b: Lowering, x: LoweredTensor, *, axis: int, reduction: str) -> L
         return x
     if size is None:
         start = COMBINATIONS[reduction].identity(wide)
-        return rounded(b, _of_pairs(b, x, axis, combine, start), x.dtype)
+        return rounded(b, _in_blocks(b, widened(b, x), axis, combine, start), x.dtype)
     return rounded(b, scan(b, widened(b, x), axis, size, combine), x.dtype)
 
 
@@ -109,20 +109,66 @@ def scan(
     return x
 
 
-def _of_pairs(
+# Elements that are combined pair by pair.
+_BLOCK = 128
+
+
+def _in_blocks(
     b: Lowering,
     x: LoweredTensor,
     axis: int,
     combine: Callable[[ir.Value, ir.Value], ir.Value],
     identity: Any,
 ) -> LoweredTensor:
+    """Accumulate in blocks, then the blocks' results; those are read where an element is made."""
+    block, count = LoweredDim(_BLOCK), b.count(x.dims[axis])
+    blocks = b.atom((count + (_BLOCK - 1)) // _BLOCK)
+    split = [*x.dims[:axis], blocks, block, *x.dims[axis + 1 :]]
+    data, none = b.value(x), b.scalar(identity, x.dtype)
+
+    def part(_: ir.Value) -> ir.Value:
+        at = b.loops(0, len(split))
+        place = at[axis] * _BLOCK + at[axis + 1]
+        found = read(data, *at[:axis], place.at_most(count - 1), *at[axis + 2 :])
+        return select(place.compare("lt", count).value, found.value, none)
+
+    own = _of_pairs(b, pointwise(b, [], split, x.dtype, part), axis + 1, combine, identity, "le")
+    kept = [i for i in range(len(split)) if i != axis + 1]
+    last = b.value(own)
+
+    def whole(_: ir.Value) -> ir.Value:
+        at = b.loops(0, len(kept))
+        return read(last, *at[: axis + 1], b.index_of(_BLOCK - 1), *at[axis + 1 :]).value
+
+    ends = pointwise(b, [], [split[i] for i in kept], x.dtype, whole)
+    before = _of_pairs(b, ends, axis, combine, identity, "lt")
+    start = b.value(before)
+
+    def both(_: ir.Value) -> ir.Value:
+        at = b.loops(0, x.rank)
+        place = at[axis] // _BLOCK
+        earlier = read(start, *at[:axis], place, *at[axis + 1 :])
+        inner = read(last, *at[:axis], place, at[axis] - place * _BLOCK, *at[axis + 1 :])
+        return combine(earlier.value, inner.value)
+
+    return pointwise(b, [], x.dims, x.dtype, both)
+
+
+def _of_pairs(
+    b: Lowering,
+    x: LoweredTensor,
+    axis: int,
+    combine: Callable[[ir.Value, ir.Value], ir.Value],
+    identity: Any,
+    which: str,
+) -> LoweredTensor:
     """Return a reduction over all elements of the axis, of which the later ones change nothing."""
     rank = x.rank
-    start = fill(b, x.dims, accumulator(x.dtype), identity)
+    start = fill(b, x.dims, x.dtype, identity)
 
     def body(value: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
-        counts = b.loop(rank).compare("le", b.loop(axis)).value
-        return [select(counts, combine(acc, scalar.widen(value, x.dtype)), acc)]
+        counts = b.loop(rank).compare(which, b.loop(axis)).value
+        return [select(counts, combine(acc, value), acc)]
 
     maps = [[rank if i == axis else i for i in range(rank)], range(rank)]
     (out,) = generic(b, [x], [start], maps, body)

@@ -43,7 +43,7 @@ from pyc_mlir.pipelines.streams.ir import (
     symbol_of,
     ties,
 )
-from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges, size_of
+from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges, size_of, unchanged
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -104,12 +104,13 @@ def read_regions(
     bound them) and clear `exact`. `bodies` tells which results may take over an operand's storage.
     """
     found = []
-    for index, execute in enumerate(find(module, EXECUTE)):
-        reader = _Reader(execute, estimate, bodies, alignment, ranges)
-        if all(op.name in _TASKS or is_scalar(op) for op in leaves(reader.block)):
-            region = reader.read(index)
-            if every or region.can_change:
-                found.append(region)
+    with unchanged():
+        for index, execute in enumerate(find(module, EXECUTE)):
+            reader = _Reader(execute, estimate, bodies, alignment, ranges)
+            if all(op.name in _TASKS or is_scalar(op) for op in leaves(reader.block)):
+                region = reader.read(index)
+                if every or region.can_change:
+                    found.append(region)
     return found
 
 

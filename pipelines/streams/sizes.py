@@ -14,8 +14,11 @@ arithmetic (Moore, Interval Analysis, 1966): each op gives the interval of its r
 values of its operands, as if these were independent, so that the bounds may be wide but never
 wrong."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from itertools import product
 from math import prod
 from typing import Any, cast
@@ -318,8 +321,33 @@ def _unknown(name: str, nominal: int = NOMINAL_DIMENSION) -> ByteSize:
     return ByteSize(0, {name: 1}, nominal, 1, None)
 
 
+# While a module stays as it is: of values their names, of ops that are no arithmetic their places.
+_NAMES: ContextVar[dict[Any, str] | None] = ContextVar("names", default=None)
+# Characters up to which a name is the whole expression.
+_SPELLED = 2000
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """Name each value once: nothing changes the module within."""
+    token = _NAMES.set({})
+    try:
+        yield
+    finally:
+        _NAMES.reset(token)
+
+
 def _name(value: Any) -> str:
     """Return the expression of `value`, down to arguments, constants and what is no arithmetic."""
+    names = _NAMES.get()
+    if names is None:
+        return _expression(value)
+    if value not in names:
+        names[value] = _expression(value)
+    return names[value]
+
+
+def _expression(value: Any) -> str:
     op = maker(value)
     if op is None:
         return _argument_name(ir.BlockArgument(value))
@@ -333,7 +361,10 @@ def _name(value: Any) -> str:
     if op.name == "arith.muli":
         return f"({' * '.join(operands)})"
     attributes = sorted(f"{name}={op.attributes[name]}" for name in op.attributes)
-    return f"{op.name}{which}({', '.join([*operands, *attributes])})"
+    spelled = ", ".join([*operands, *attributes])
+    if len(spelled) > _SPELLED:
+        spelled = sha256(spelled.encode()).hexdigest()
+    return f"{op.name}{which}({spelled})"
 
 
 def _is_pure(op: Any) -> bool:
@@ -347,11 +378,17 @@ def _place(op: Any) -> str:
 
     Their number is a part: two versions with other numbers of them have no equal names.
     """
+    names = _NAMES.get()
+    if names is not None and op in names:
+        return names[op]
     root = op
     while root.name not in _FUNCTIONS and root.parent is not None:
         root = root.parent.operation
     peers = find(root, op.name)
-    return f"{op.name} {peers.index(op) + 1} of {len(peers)}"
+    places = {p: f"{op.name} {i} of {len(peers)}" for i, p in enumerate(peers, start=1)}
+    if names is not None:
+        names.update(places)
+    return places[op]
 
 
 def _argument_name(argument: Any) -> str:

@@ -36,7 +36,8 @@ EDGES, FINITE_EDGES = 3, 5
 class ExpectedResult:
     """A result of the reference, and how far a correct program may be (f32, the same shape).
 
-    An infinite tolerance says that rounding decides: the element is not compared.
+    An infinite tolerance says that rounding decides: the element is not compared. Where it decides
+    on all of them, their number may be another.
     """
 
     value: np.ndarray
@@ -80,6 +81,9 @@ def compare(
     worst, compared, wrong = 0.0, 0, ""
     for i, (array, want) in enumerate(zip(got, expected, strict=True)):
         if array.shape != want.value.shape or array.dtype != want.value.dtype:
+            alike = array.dtype == want.value.dtype and array.ndim == want.value.ndim
+            if alike and not want.compared.any():
+                continue
             found = f"{array.dtype}{list(array.shape)}"
             needed = f"{want.value.dtype}{list(want.value.shape)}"
             return WorstError(np.inf, 0, f"result {i}: expected {needed}, got {found}")

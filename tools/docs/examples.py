@@ -78,6 +78,8 @@ EXAMPLES: dict[str, Example] = {
     "constant": _call(value=np.array([0.5, 2.0], np.float32)),
     "iota": _call(_ROWS, shape=(-1, 1)),
     "range": _call(tensor("i64")),
+    "nonzero": _call(tensor("i1", None)),
+    "suppress": _call(tensor("f32", None, 4), tensor("i64", None), overlap=0.5),
     "size": _call(_ROWS, axes=(0,)),
     "transpose": _call(_ROWS, permutation=(1, 0)),
     "reshape": _call(_ROWS, shape=(copied(0), 2, 2)),

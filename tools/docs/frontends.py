@@ -49,9 +49,6 @@ def _refusals() -> dict[str, Any]:
         "peer": plain["read as onnxruntime does"],
         "dynamic": counts["with dynamic sizes", "equal"],
         "refusals": "\n".join(rows),
-        "bounded": " ".join(
-            (inspect.getdoc(onnx_import.keeps_rows) or "").split("\n\n")[1].split()
-        ),
     }
 
 

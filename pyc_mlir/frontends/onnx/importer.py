@@ -40,14 +40,13 @@ from pyc_mlir.frontends.importing.importer import (
     SourceNode,
     Stated,
 )
-from pyc_mlir.frontends.importing.shaping import chain, take
+from pyc_mlir.frontends.importing.shaping import chain, extent_value, show, take
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
 from pyc_mlir.frontends.onnx import ops as onnx_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.onnx.islands import is_tested, island
 from pyc_mlir.frontends.onnx.model import UNKNOWN_OP, PreparedModel, prepare
 from pyc_mlir.frontends.onnx.ops.node import HANDLERS, IGNORED, attributes_of, pyc_dtype
 from pyc_mlir.frontends.onnx.reading import (
-    DEFAULT_DOMAINS,
     ModelSource,
     all_nodes,
     bad_model,
@@ -110,12 +109,20 @@ class _Unroller:
     def _select(self, site: SourceNode, condition: Any, yes: Any, no: Any) -> Any:
 
         def build(b: Any, c: Any, x: Any, y: Any) -> Any:
-            if b.dims(x) != b.dims(y):
+            shapes, c = (b.dims(x), b.dims(y)), b.reshape(c, shape=())
+            if shapes[0] == shapes[1]:
+                return b.select(c, x, y)
+            differ = [i for i, (p, q) in enumerate(zip(*shapes, strict=False)) if p != q]
+            if len(shapes[0]) != len(shapes[1]) or len(differ) > 1:
                 raise unsupported(
-                    f"a condition that the model computes, between shapes {b.dims(x)} and "
-                    f"{b.dims(y)}: expected equal ones"
+                    f"a condition that the model computes, between shapes {show(shapes[0])} and "
+                    f"{show(shapes[1])}: expected equal ones but for one size"
                 )
-            return b.select(b.reshape(c, shape=()), x, y)
+            # Side by side, of which one is taken.
+            (axis,) = differ
+            sizes = [extent_value(b, shape[axis]) for shape in shapes]
+            index = b.add(b.range(b.select(c, *sizes)), b.select(c, 0, sizes[0]))
+            return b.gather(b.concat(x, y, axis=axis), index, axis=axis)
 
         return self._emit(site, [condition, yes, no], build)
 
@@ -235,12 +242,6 @@ _NCHWC = "com.microsoft.nchwc"
 _LAYOUT = (
     "a layout for one machine; save the model at onnxruntime's optimization level EXTENDED or lower"
 )
-# Ops whose number of rows depends on data, and ops that compute each element alone.
-_SOURCES = frozenset({"NonMaxSuppression"})
-_ONE_BY_ONE = frozenset(
-    {"Identity", "Cast", "Neg", "Abs", "Sqrt", "Exp", "Log", "Sigmoid", "Tanh", "Relu", "Floor",
-     "Ceil", "Round", "Add", "Sub", "Mul", "Div", "Max", "Min", "Equal", "Greater", "Less", "Not"}
-)  # fmt: skip
 
 
 def import_onnx(
@@ -279,8 +280,6 @@ class _Importer(_Unroller):
         self.values: dict[str, Any] = {}
         self._shapes = iter(shapes)
         self._sizes: dict[str, int] = {}  # of dynamic dimensions, as `shapes` give them
-        # The number of rows that count, of values that are buffers (`keeps_rows`).
-        self.counts: dict[str, Any] = {}
         # The node of the model's own graph that is being imported, from 0.
         self._place = 0
 
@@ -303,10 +302,7 @@ class _Importer(_Unroller):
         if self.importer.findings:
             untried = [place - 1 for place in self.importer.untried]
             raise self._refused(self.importer.findings, untried)
-        names = [o.name for o in self.graph.output]
-        counted = [name for name in names if name in self.counts]
-        results = [(name, self._result(name)) for name in names]
-        return [*results, *((f"{n}.count", self.importer.emitted(self.counts[n])) for n in counted)]
+        return [(o.name, self._result(o.name)) for o in self.graph.output]
 
     def _read_initializers(self) -> None:
         if self.graph.sparse_initializer:
@@ -361,11 +357,8 @@ class _Importer(_Unroller):
         """Give values to the node's outputs, MISSING if it cannot be imported."""
         operands = [self._operand(name) for name in node.input]
         site = SourceNode(*names_of(node), index + 1)
-        count = self._count(site, node, operands) if self.counts else None
         refused_before = len(self.importer.findings)
-        if count is MISSING:
-            outputs = ()
-        elif site.op in CONTROL:
+        if site.op in CONTROL:
             outputs = self._controlled(site, node, operands)
         elif handler := HANDLERS.get(site.op):
             outputs = self.importer.node(site, operands, handler.bound(node, operands))
@@ -375,13 +368,8 @@ class _Importer(_Unroller):
             outputs = ()
         if len(self.importer.findings) > refused_before and is_tested(site.op, node):
             outputs = self._island(site, node, operands)
-        if site.op in _SOURCES and len(outputs) > 1:
-            count = outputs[1]
         for i, output in enumerate(node.output):
             self.values[output] = outputs[i] if i < len(outputs) else MISSING
-            self.counts.pop(output, None)
-            if count is not None:
-                self.counts[output] = count
 
     def _island(
         self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]
@@ -400,30 +388,6 @@ class _Importer(_Unroller):
             return island(node, operands, builder, importer.emitted, opset)
 
         return importer.node(site, operands, apply)
-
-    def _count(self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]) -> Any:
-        """Return the number of rows that count in the results, None for all; MISSING if mixed."""
-        names = {name for inner in all_nodes([node]) for name in inner.input}
-        if names.isdisjoint(self.counts):
-            return None
-        # 0 for an operand that is left out or missing.
-        ranks = [
-            self.importer.b.type_of(o).rank if isinstance(o, ir.Value) else getattr(o, "ndim", 0)
-            for o in operands
-        ]
-        bounded = [name in self.counts for name in node.input]
-        apart = node.domain in DEFAULT_DOMAINS and keeps_rows(node, operands, ranks, bounded)
-        counts = {id(c): c for c in map(self.counts.get, node.input) if c is not None}
-        if apart and len(counts) == 1:
-            return next(iter(counts.values()))
-        why = "results of two suppressions in one op: expected those of one"
-        if not apart:
-            why = (
-                f"{node.op_type} of a result whose rows depend on data: expected ops that keep "
-                "rows apart; cut the model there, and go on with the rows that count"
-            )
-        self.importer.record(site, unsupported(why))
-        return MISSING
 
     def _controlled(
         self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]
@@ -470,41 +434,3 @@ class _Importer(_Unroller):
         except PycError as error:
             where = f"{self.source.name}: output `{name}`"
             raise PycError(error.code, f"{where}: {error.message}") from error
-
-
-def keeps_rows(
-    node: onnx.NodeProto, operands: Sequence[Any], ranks: Sequence[int], bounded: Sequence[bool]
-) -> bool:
-    """Return whether row i of each result depends on row i of the bounded buffers alone.
-
-    NonMaxSuppression of computed boxes returns rows for the greatest possible number of boxes; rows
-    after the selected boxes are -1. Ops that do not mix rows may follow: their results are such
-    buffers too, and rows after the count have no meaning. Other ops are refused, because they would
-    use these rows. For each such output of the model, the program has one more result,
-    `<output>.count`: an i64 of rank 0.
-
-    operands: arrays where they are known. ranks: of the operands. bounded: which are buffers.
-    """
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    others = [rank for rank, rows in zip(ranks, bounded, strict=True) if not rows]
-    least = min(rank for rank, rows in zip(ranks, bounded, strict=True) if rows)
-    if node.op_type in _ONE_BY_ONE:
-        return all(rank < least for rank in others)
-    if node.op_type == "Gather":
-        axis = attributes.get("axis", 0) % max(ranks[0], 1)
-        return axis == 0 if bounded[1] and not bounded[0] else axis != 0 and not bounded[1]
-    if node.op_type == "GatherND":
-        return bounded[1] and not bounded[0] and not attributes.get("batch_dims", 0)
-    if node.op_type in ("Concat", "Split"):
-        return (
-            all(b for b in bounded[:1])
-            and attributes.get("axis", 0) % ranks[0] != 0
-            and (node.op_type == "Split" or all(bounded))
-        )
-    if node.op_type in ("Slice", "Squeeze", "Unsqueeze"):
-        place = 3 if node.op_type == "Slice" else 1
-        axes = operands[place] if len(operands) > place else None
-        grown = axes.size if node.op_type == "Unsqueeze" and isinstance(axes, np.ndarray) else 0
-        rank = ranks[0] + grown
-        return isinstance(axes, np.ndarray) and all(int(a) % rank != 0 for a in axes.reshape(-1))
-    return False

@@ -27,7 +27,7 @@ from pyc_mlir.pipelines.streams.ir import (
     number_of,
     operations,
 )
-from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges, rounded_size_of, size_of
+from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges, rounded_size_of, size_of, unchanged
 
 _ALLOCATIONS = ("stream.resource.alloca", "stream.resource.alloc")
 _DEALLOCATION = "stream.resource.dealloca"
@@ -204,11 +204,12 @@ def bytes_of(module: Any, ranges: Ranges) -> dict[str, FunctionBytes]:
         needed = [None if p is None else p + t for p, t in zip(peaks, taken, strict=True)]
         return FunctionBytes(_read(function, sized), peaks[0], arena, *needed)
 
-    return {
-        name: measured(function, buffers_of(function) or {})
-        for name, function in functions.items()
-        if "iree.reflection" in function.attributes
-    }
+    with unchanged():
+        return {
+            name: measured(function, buffers_of(function) or {})
+            for name, function in functions.items()
+            if "iree.reflection" in function.attributes
+        }
 
 
 def _read(function: Any, sized: Sized) -> CallAllocations:

@@ -30,7 +30,7 @@ from pyc_mlir.pipelines.memory.stream_apply import (
 )
 from pyc_mlir.pipelines.memory.stream_problem import DispatchCosts, StreamRegion, read_regions
 from pyc_mlir.pipelines.streams.ir import EXECUTE, find, function_of, ir, maker, resources
-from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges, size_of
+from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges, size_of, unchanged
 from pyc_mlir.pipelines.target.target import Target
 
 # IREE's stream phase in four parts; a plan's order goes in after the first one, its offsets after
@@ -148,12 +148,13 @@ def carry_out(
             how = (offsets, enough, ranges or {}, at_largest)
             replace_packs(_packs(executes[i]), packer, target.alignment, *how)
         session.run_passes(LAY_OUT)
-        sized = partial(size_of, ranges=ranges)
-        regions = tuple(_allocated(e, sized) for e in find(module, _CMD_EXECUTE))
         # Of regions that pack once, which is all that IREE's scheduling makes.
         once = (packs[0] if len(packs) == 1 else None for packs in watched)
         layouts = tuple(None if pack is None else pack.layout() for pack in once)
-        arenas, allocations = _read_arenas(module, len(regions), sized)
+        sized = partial(size_of, ranges=ranges)
+        with unchanged():
+            regions = tuple(_allocated(e, sized) for e in find(module, _CMD_EXECUTE))
+            arenas, allocations = _read_arenas(module, len(regions), sized)
     return Version(module, regions, layouts, arenas, allocations)
 
 

@@ -70,13 +70,13 @@ def recurrent(batch: int | str = 2) -> onnx.ModelProto:
     """
     nodes = [
         helper.make_node("LSTM", ["x", "w", "r"], ["h"], "lstm", hidden_size=4),
-        helper.make_node("NonZero", ["x"], ["z"], "found"),
+        helper.make_node("Unique", ["x"], ["z"], "found"),
         helper.make_node("Relu", ["h"], ["q"], "relu"),
         helper.make_node("MatMul", ["x", "m"], ["p"], "product"),
     ]
     inputs = {"x": [STEPS, batch, 3], "w": [1, 16, 3], "r": [1, 16, 4], "m": [3, 7]}
     made = onnx_model(nodes, inputs, {"q": [STEPS, 1, batch, 4], "p": [STEPS, batch, 7]})
-    made.graph.output.append(helper.make_tensor_value_info("z", TensorProto.INT64, [3, "found"]))
+    made.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["found"]))
     return made
 
 
@@ -202,7 +202,7 @@ def test_a_model_with_breaks():
     assert report == report_import(recurrent())
     assert (report.total, report.counted, report.untried) == (4, "nodes", 1)
     assert report.where == {"pyc": 1, "iree": 0, "refused": 2, "untried": 1}
-    assert (report.by_op, report.by_family) == ({"LSTM": 1, "NonZero": 1}, {"rnn": 1, "tensor": 1})
+    assert (report.by_op, report.by_family) == ({"LSTM": 1, "Unique": 1}, {"rnn": 1, "tensor": 1})
     # An LSTM of 4 gates with 3 inputs and 4 states; the relu behind it; the product.
     rows = 2 * STEPS
     lstm, relu, product = rows * 2 * 16 * (3 + 4), rows * 4, 2 * rows * 3 * 7
@@ -210,7 +210,7 @@ def test_a_model_with_breaks():
     assert report.score == 0.25 and report.flop_score == product / (lstm + relu + product)
     assert str(report) == (
         "1 of 4 nodes (25%, 16% of the flops) can be imported, 1 were not tried; breaks by "
-        "family: rnn 1 (LSTM 1); tensor 1 (NonZero 1); the first at <onnx>:1"
+        "family: rnn 1 (LSTM 1); tensor 1 (Unique 1); the first at <onnx>:1"
     )
     assert round_trip(report) == report
 
@@ -333,7 +333,7 @@ def test_explain_a_model(tmp_path, capfd, monkeypatch):
     status, out, _ = explained(capfd, "model.onnx")
     assert status == 1
     assert out.splitlines()[0].startswith("model.onnx: 1 of 4 nodes (25%, 16% of the flops)")
-    assert "  model.onnx:2: found (NonZero): UNSUPPORTED_ATTRIBUTE: " in out
+    assert "  model.onnx:2: found (Unique): UNSUPPORTED_ATTRIBUTE: " in out
     status, out, _ = explained(capfd, "model.onnx", "--json", "-")
     report = json.loads(out)
     assert (status, report["first"], report["score"]) == (1, "model.onnx:1", 0.25)

@@ -272,7 +272,7 @@ def test_all_unsupported_nodes_are_listed() -> None:
         n("RandomNormalLike", "x", "z"),
         n("Multinomial", "sq", "d"),
         n("Relu", "x", "r"),
-        n("NonZero", "r", "y"),
+        n("Unique", "r", "y"),
         n("Relu", "z", "unseen"),
     ]
     sizes = {"x": (F, ["batch", "seq", 8])}
@@ -282,12 +282,12 @@ def test_all_unsupported_nodes_are_listed() -> None:
     assert [(f.node, f.op, f.code.name) for f in error.findings] == [
         ("z", "RandomNormalLike", "UNSUPPORTED_OP"),
         ("d", "Multinomial", "UNSUPPORTED_OP"),
-        ("y", "NonZero", "UNSUPPORTED_ATTRIBUTE"),
+        ("y", "Unique", "UNSUPPORTED_ATTRIBUTE"),
     ]
     assert "3 nodes cannot be imported" in str(error) and "expected a constant" in str(error)
     report = error.report
     assert (report.total, len(report.breaks), report.untried, report.score) == (5, 3, 1, 0.2)
-    assert report.by_op == {"RandomNormalLike": 1, "Multinomial": 1, "NonZero": 1}
+    assert report.by_op == {"RandomNormalLike": 1, "Multinomial": 1, "Unique": 1}
     assert [b.place for b in report.breaks] == [1, 2, 4] and report.first == "<onnx>:1"
     assert "1 of 5 nodes (20%) can be imported, 1 were not tried" in str(error)
 

@@ -131,6 +131,7 @@ VALUES: dict[str, Callable[[np.random.Generator, Operand], Any]] = {
     "bytes": lambda rng, o: rng.integers(-128, 256, o.shape),
     "small": lambda rng, o: rng.uniform(-1, 1, o.shape),
     "factor": lambda rng, o: rng.choice([1, 1, 1, 2, -1], o.shape),
+    "boxes": lambda rng, o: np.cumsum(rng.random((*o.shape[:-1], 2, 2)), -1).reshape(o.shape),
     "index": lambda rng, o: rng.integers(-3, 3, o.shape),
     "far_index": lambda rng, o: rng.choice([-100, -4, 0, 2, 3, 100], o.shape),
     "start": lambda rng, o: rng.integers(0, 2, o.shape),
@@ -450,10 +451,17 @@ def _creation() -> Iterator[Case]:
     yield case("iota", shape=(0, 3), axis=0)
     yield case("iota", Operand("f32", (3, 4)), shape=(-1, 2), axis=0)
     yield case("iota", Operand("f32", (3, 4)), shape=(-1, -1), axis=1, dtype=DTYPES["f32"])
-    yield case("range", Operand("i64", ()))
     for axes in ((0,), (0, 2), ()):
         yield case("size", Operand("f32", (3, 4, 5)), axes=axes)
     yield case("size", Operand("i1", (0, 4)), axes=(0, 1))
+
+
+def _selection() -> Iterator[Case]:
+    yield case("range", Operand("i64", ()))
+    for size in (0, 1, 7, 300):
+        yield case("nonzero", Operand("i1", (size,)))
+        boxes, groups = Operand("f32", (size, 4), "boxes"), Operand("i64", (size,), "index")
+        yield case("suppress", boxes, groups, overlap=0.2)
 
 
 # Shapes, entries, and whether sizes may be dynamic.
@@ -610,6 +618,7 @@ def _all() -> Iterator[Case]:
     yield from _normalization()
     yield from _attention()
     yield from _creation()
+    yield from _selection()
     yield from _movement()
 
 

@@ -294,6 +294,23 @@ def _iota(*like: np.ndarray, shape, axis=0, dtype=None) -> np.ndarray:
     return np.indices(sizes)[axis % len(sizes)] if 0 not in sizes else np.zeros(sizes)
 
 
+def _suppress(boxes: np.ndarray, groups: np.ndarray, *, overlap) -> np.ndarray:
+    """Non-maximum suppression by its definition, pair by pair."""
+    kept: list[int] = []
+    for i, (low_y, high_y, low_x, high_x) in enumerate(boxes.astype(np.float32)):
+        struck = False
+        for j in kept:
+            height = min(high_y, boxes[j, 1]) - max(low_y, boxes[j, 0])
+            width = min(high_x, boxes[j, 3]) - max(low_x, boxes[j, 2])
+            shared = max(height, 0) * max(width, 0)
+            areas = (high_y - low_y) * (high_x - low_x), np.prod(boxes[j, 1::2] - boxes[j, ::2])
+            near = min(areas) > 0 and shared / (sum(areas) - shared) > overlap
+            struck |= bool(near and groups[i] == groups[j])
+        if not struck:
+            kept.append(i)
+    return np.isin(np.arange(len(boxes)), kept)
+
+
 def _transpose(x: np.ndarray, *, permutation) -> np.ndarray:
     out = np.empty([x.shape[p] for p in permutation], x.dtype)
     for i in np.ndindex(x.shape):
@@ -531,6 +548,8 @@ FORMULAS: dict[str, Callable[..., np.ndarray]] = {
     "constant": lambda value: value,
     "iota": _iota,
     "range": lambda n: np.array([i for i in range(int(n))], np.int64),
+    "nonzero": lambda x: np.array([i for i, v in enumerate(x) if v], np.int64),
+    "suppress": _suppress,
     "size": lambda x, axes: np.array(math.prod(x.shape[a] for a in axes)),
     "transpose": _transpose,
     "reshape": _reshape,

@@ -1,9 +1,8 @@
 """Gathers and scatters by tensors of indices, TopK, and what selects by positions; TfIdfVectorizer.
 
-Results whose sizes depend on data (Unique, NonZero, MelWeightMatrix) are computed at import where
-all inputs are known, and refused otherwise (UNSUPPORTED_ATTRIBUTE): cut the model before such a
-node. NonMaxSuppression of computed boxes fills a buffer of fixed size (importer.py). TopK with a
-mask says the same in a fixed size.
+Results whose sizes depend on data have the size at hand, like dynamic dimensions: of NonZero,
+Compress and NonMaxSuppression, the host reads how many elements there are. Unique and
+MelWeightMatrix are computed at import where all inputs are known, and refused otherwise.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import onnx.reference
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.functions import accumulated
-from pyc_mlir.dialects.types import BOOL, DTYPES, I64
+from pyc_mlir.dialects.types import BOOL, DTYPES, I64, lowest
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import (
     chain,
@@ -100,13 +99,45 @@ def scatter_vectors(b: Any, x: Any, indices: Any, updates: Any, *, reduction: st
 
 
 @node("TopK")
-def topk(b: Any, x: Any, k: Number, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
+def topk(
+    n: OnnxNode, x: Any, k: Operand, *, axis: int = -1, largest: int = 1, sorted: int = 1
+) -> Any:
     """Build the k greatest or least elements along `axis`, in order, and their indices."""
-    count, axis = int(k), axis % b.type_of(x).rank
-    size = b.type_of(x).shape[axis]
+    b, axis = n.b, axis % n.b.type_of(x).rank
+    if not isinstance(k, np.ndarray):
+        count = b.minimum(b.reshape(n.x(1), shape=()), b.size(x, axis))
+        if b.type_of(x).rank == 1 and largest:
+            places = _likely(b, x, count)
+            places = b.gather(places, b.argsort(b.gather(x, places), descending=True))
+            places = b.gather(places, b.range(count))
+            return b.gather(x, places), places
+        order = b.argsort(x, axis=axis, descending=bool(largest))
+        order = b.gather(order, b.range(count), axis=axis)
+        return take_along(b, x, order, axis), order
+    count, size = int(n.scalar(1, "k")), b.type_of(x).shape[axis]
     if count < 0 or (size is not None and count > size):
         raise PycError(ReasonCode.BAD_MODEL, f"`k`: expected 0 to {size}, got {count}")
     return top_k(b, x, count, axis, bool(largest))
+
+
+# Elements of a group of which the greatest is looked at.
+_GROUP = 64
+
+
+def _likely(b: Any, x: Any, count: Any) -> Any:
+    """Return places, in order, with those of the `count` greatest elements of a vector.
+
+    No element below the `count`-th of the greatest ones of all groups is among them.
+    """
+    last = b.sub(b.size(x, 0), 1)
+    groups = b.div(b.add(last, _GROUP), _GROUP)
+    places = b.minimum(b.range(b.mul(groups, _GROUP)), last)
+    most = b.reduce_max(b.reshape(b.gather(x, places), shape=(-1, _GROUP)), axes=(1,))
+    most = b.gather(most, b.argsort(most, descending=True))
+    none = b.constant(np.full(1, lowest(b.type_of(x).dtype), b.type_of(x).dtype))
+    at = b.select(b.le(count, groups), b.sub(count, 1), groups)
+    bound = b.gather(b.concat(most, none, axis=0), at)
+    return b.nonzero(b.not_(b.lt(x, bound)))
 
 
 @node("TensorScatter")
@@ -125,12 +156,26 @@ def tensor_scatter(
 
 
 @node("Compress")
-def compress(b: Any, x: Any, condition: Known, *, axis: int | None = None) -> Any:
-    """Select slices along `axis`, or elements of the flattened x, by a known condition."""
-    chosen = np.flatnonzero(condition).astype(np.int64)
+def compress(b: Any, x: Any, condition: Any, *, axis: int | None = None) -> Any:
+    """Select slices along `axis`, or elements of the flattened x, where a condition holds."""
     if axis is None:
         x, axis = b.reshape(x, shape=(-1,)), 0
-    return b.gather(x, b.constant(chosen), axis=axis)
+    return b.gather(x, b.nonzero(condition), axis=axis)
+
+
+@node("NonZero")
+def nonzero(b: Any, x: Any) -> Any:
+    """Return the indices of the elements that are not 0, [rank, number of them]."""
+    dims = b.dims(x)
+    places = b.nonzero(b.reshape(x if b.type_of(x).dtype == BOOL else b.ne(x, 0), shape=(-1,)))
+    if not dims:
+        return take(b, b.expand_dims(places, 0), 0, 0, 0)
+    rows = []
+    for axis, size in enumerate(dims):
+        step = product(dims[axis + 1 :])
+        row = places if step == 1 else b.div(places, extent_value(b, step))
+        rows.append(row if axis == 0 else b.rem(row, extent_value(b, size)))
+    return chain(b, [b.expand_dims(row, 0) for row in rows], 0)
 
 
 @node("ReverseSequence")
@@ -188,39 +233,60 @@ def negative_log_likelihood(
 
 @node("NonMaxSuppression")
 def non_max_suppression(
-    n: OnnxNode, boxes: Any, scores: Any, max_output_boxes_per_class: Number = 0,
+    b: Any, boxes: Any, scores: Any, max_output_boxes_per_class: Number = 0,
     iou_threshold: Number = 0.0, score_threshold: Any = None, *,
     center_point_box: int = 0,
 ) -> Any:  # fmt: skip
-    """Build the rows (image, class, box) of boxes that overlap with no better one; their number.
+    """Build the rows (image, class, box) of boxes that overlap with no better one.
 
-    The rows, i64, are a buffer of fixed size. boxes: [images, boxes, 4], scores: [images, classes,
-    boxes].
+    boxes: [images, boxes, 4], scores: [images, classes, boxes].
     """
-    b, keep, size = n.b, min(int(max_output_boxes_per_class), 2**31), n.b.type_of(boxes).shape[1]
-    least = None if score_threshold is None else b.reshape(score_threshold, shape=())
-    keep = keep if size is None else min(keep, size)
+    keep = int(max_output_boxes_per_class)
     if keep <= 0:
-        rows, count = b.constant(np.zeros((0, 3), np.int64)), b.constant(np.array(0, np.int64))
+        return b.constant(np.zeros((0, 3), np.int64))
+    _, classes, size = (extent_value(b, d) for d in b.dims(scores))
+    flat = b.reshape(scores, shape=(-1,))
+    if score_threshold is None:
+        places = b.nonzero(b.ge(flat, -np.inf))
     else:
-        edges = _edges(b, boxes, bool(center_point_box))
-        rows, count = suppressed(b, edges, scores, keep, float(iou_threshold), least)
-    return (rows, count) if n.emits else rows[: int(count)]
+        places = b.nonzero(b.gt(flat, b.reshape(score_threshold, shape=())))
+    # By images and classes, the best ones first.
+    places = b.gather(places, b.argsort(b.gather(flat, places), descending=True), axis=0)
+    places = b.gather(places, b.argsort(b.div(places, size)), axis=0)
+    groups, box = b.div(places, size), b.rem(places, size)
+    image = b.div(groups, classes)
+    rows = b.reshape(boxes, shape=(-1, 4))
+    rows = b.gather(rows, b.add(b.mul(image, size), box), axis=0)
+    stays = b.suppress(
+        _edges(b, rows, bool(center_point_box)), groups, overlap=float(iou_threshold)
+    )
+    known = b.dims(scores)[2]
+    if not isinstance(known, int) or keep < known:
+        stays = b.and_(stays, b.lt(_number_in_group(b, stays, groups), keep))
+    taken = b.nonzero(stays)
+    columns = [b.gather(v, taken, axis=0) for v in (image, b.rem(groups, classes), box)]
+    return chain(b, [b.expand_dims(c, 1) for c in columns], 1)
 
 
-def _edges(b: Any, boxes: Any, centered: bool) -> tuple[Any, ...]:
-    """Return the lower and upper rows, then columns, of boxes, each [images, 1, boxes]."""
-    dims = b.dims(boxes)
-    corners = [reshape_to(b, take(b, boxes, 2, i, i + 1), (dims[0], 1, dims[1])) for i in range(4)]
+def _edges(b: Any, rows: Any, centered: bool) -> Any:
+    """Return the lower and upper row, then column, of boxes, [boxes, 4]."""
+    parts = [take(b, rows, 1, i, i + 1) for i in range(4)]
     if not centered:
         picks = (b.minimum, b.maximum)
-        return tuple(pick(corners[i], corners[i + 2]) for i in (0, 1) for pick in picks)
-    x, y, width, height = corners
+        return chain(b, [pick(parts[i], parts[i + 2]) for i in (0, 1) for pick in picks], 1)
+    x, y, width, height = parts
     half = b.scalar(0.5, x)
-    return tuple(
-        step(at, b.mul(side, half)) for at, side in ((y, height), (x, width))
-        for step in (b.sub, b.add)
-    )  # fmt: skip
+    sides = ((y, b.mul(height, half)), (x, b.mul(width, half)))
+    return chain(b, [step(at, side) for at, side in sides for step in (b.sub, b.add)], 1)
+
+
+def _number_in_group(b: Any, stays: Any, groups: Any) -> Any:
+    """i64: how many earlier boxes of the same group stay; equal groups lie side by side."""
+    held = b.cast(stays, dtype=I64)
+    before = b.sub(b.cumulative(held, axis=0), held)
+    previous = b.gather(groups, b.maximum(b.sub(b.iota_like(groups, 0), 1), 0), axis=0)
+    first = b.select(b.ne(groups, previous), before, 0)
+    return b.sub(before, b.cumulative(first, axis=0, reduction="max"))
 
 
 @node("Unique")
@@ -234,7 +300,7 @@ def unique(b: Any, x: Known, *, axis: int | None = None, sorted: int = 1) -> Any
     return values, *(v.reshape(-1).astype(np.int64) for v in (first, inverse, counts))
 
 
-@node("NonZero", "MelWeightMatrix")
+@node("MelWeightMatrix")
 def by_reference(n: OnnxNode, *inputs: Operand, output_datatype: int = 1) -> Any:
     """Return the array that ONNX's reference computes for known inputs."""
     given = {name: n.known(index, name) for index, name in enumerate(n.proto.input)}
@@ -332,66 +398,3 @@ def _occurrences(b: Any, x: Any, grams: np.ndarray, size: int, gap: int) -> Any:
         whole = b.reduce_min(same, axes=(rank - 1,), keepdims=False)
         total = b.add(total, b.reduce_sum(whole, axes=(rank - 3,), keepdims=False))
     return total
-
-
-# Each box taken is a few dozen operations of the program.
-MAX_KEPT = 300
-
-
-def suppressed(
-    b: Any, edges: tuple[Any, Any, Any, Any], scores: Any, keep: int, overlap: float, least: Any
-) -> tuple[Any, Any]:
-    """Return taken boxes as i64 rows (image, class, box), [images * classes * keep, 3]; the count.
-
-    edges: the lower and upper rows, then columns, of boxes, each [images, 1, boxes]. scores:
-    [images, classes, boxes]; those of boxes that are taken are greater than `least`, unless that is
-    None. overlap: the ratio of intersection to union above which a box is struck out. Rows after
-    those taken are -1. Raises PycError for more than MAX_KEPT.
-    """
-    if keep > MAX_KEPT:
-        raise unsupported(f"{keep} boxes of each class: expected at most {MAX_KEPT}")
-    places = b.iota_like(scores, 2)
-    alive = b.ge(scores, -np.inf) if least is None else b.gt(scores, least)
-    taken, valid = [], []
-    for _ in range(keep):
-        left = b.select(alive, scores, -np.inf)
-        best = b.argmax(left, axis=2, keepdims=True)
-        held = b.reduce_max(b.cast(alive, dtype=DTYPES["i8"]), axes=(2,), keepdims=True)
-        near = _overlapping(b, edges, best, overlap)
-        near = b.or_(near, b.eq(places, best))
-        alive = b.and_(alive, b.not_(near))
-        taken.append(best)
-        valid.append(b.gt(held, 0))
-    return _packed(b, chain(b, taken, 2), chain(b, valid, 2))
-
-
-def _overlapping(b: Any, edges: tuple[Any, Any, Any, Any], best: Any, overlap: float) -> Any:
-    """i1 [images, classes, boxes]: boxes that overlap with the one at `best` too much."""
-    low_y, high_y, low_x, high_x = edges
-    boxes = b.dims(low_y)[2]
-    start = b.mul(b.iota_like(best, 0), extent_value(b, boxes))
-    index = b.add(best, start)
-    mine = [b.gather(b.reshape(e, shape=(-1,)), index, axis=0) for e in edges]
-    height = b.sub(b.minimum(high_y, mine[1]), b.maximum(low_y, mine[0]))
-    width = b.sub(b.minimum(high_x, mine[3]), b.maximum(low_x, mine[2]))
-    zero = b.scalar(0, height)
-    shared = b.mul(b.maximum(height, zero), b.maximum(width, zero))
-    area = b.mul(b.sub(high_y, low_y), b.sub(high_x, low_x))
-    own = b.mul(b.sub(mine[1], mine[0]), b.sub(mine[3], mine[2]))
-    ratio = b.div(shared, b.sub(b.add(area, own), shared))
-    solid = b.and_(b.gt(area, zero), b.gt(own, zero))
-    return b.and_(solid, b.gt(ratio, overlap))
-
-
-def _packed(b: Any, taken: Any, valid: Any) -> tuple[Any, Any]:
-    """[images, classes, keep] as rows, those that are valid first, and how many those are."""
-    dims = b.dims(taken)
-    parts = [b.iota_like(taken, 0), b.iota_like(taken, 1), taken]
-    columns = [b.reshape(expand_to(b, p, dims), shape=(-1, 1)) for p in parts]
-    rows = chain(b, columns, 1)
-    flags = b.reshape(valid, shape=(-1,))
-    order = b.argsort(b.cast(b.not_(flags), dtype=DTYPES["i8"]), axis=0)
-    count = b.reduce_sum(b.cast(flags, dtype=I64), axes=(0,), keepdims=False)
-    first = b.lt(b.iota_like(order, 0), count)
-    packed = b.gather(rows, order, axis=0)
-    return b.select(reshape_to(b, first, (*b.dims(first), 1)), packed, -1), count
