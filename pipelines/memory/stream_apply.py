@@ -29,14 +29,7 @@ from pyc_mlir.pipelines.streams.ir import (
     size_value,
     ties,
 )
-from pyc_mlir.pipelines.streams.sizes import (
-    ByteSize,
-    Ranges,
-    aligned_size,
-    factors_of,
-    size_of,
-    unchanged,
-)
+from pyc_mlir.pipelines.streams.sizes import ByteSize, Ranges, aligned_size, factors_of, size_of
 
 # (first step, last step, bytes) of each slice; bytes that are few enough -> (offset of each slice,
 # bytes of the arena).
@@ -237,8 +230,7 @@ def _sized_offsets(
     other, since which of two unknowns is the larger is not known.
     """
     atoms: dict[str, Any] = {}
-    with unchanged():  # But for new sizes.
-        sizes = [aligned_size(value, alignment, atoms, ranges) for value in group(pack, 1)]
+    sizes = [aligned_size(value, alignment, atoms, ranges) for value in group(pack, 1)]
     ends = [ir.IntegerAttr(a).value for a in ir.ArrayAttr(pack.attributes["lifetime_intervals"])]
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, size in enumerate(sizes):

@@ -329,7 +329,7 @@ _SPELLED = 2000
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Name each value once: nothing changes the module within."""
+    """Name each value once: what sizes are computed from stays as it is within."""
     token = _NAMES.set({})
     try:
         yield

@@ -141,12 +141,14 @@ def carry_out(
                 f"{ALLOCATE}: expected {count} execution regions, got {len(executes)}",
             )
         _mark_arenas(executes)
-        watched = [[watch(e, pack, target.alignment) for pack in _packs(e)] for e in executes]
-        for i, pairs in shared.items():
-            offsets = shared_offsets(executes[i], pairs)
-            enough = plans[i].arena_bytes
-            how = (offsets, enough, ranges or {}, at_largest)
-            replace_packs(_packs(executes[i]), packer, target.alignment, *how)
+        # But for packs, whose sizes none depends on.
+        with unchanged():
+            watched = [[watch(e, pack, target.alignment) for pack in _packs(e)] for e in executes]
+            for i, pairs in shared.items():
+                offsets = shared_offsets(executes[i], pairs)
+                enough = plans[i].arena_bytes
+                how = (offsets, enough, ranges or {}, at_largest)
+                replace_packs(_packs(executes[i]), packer, target.alignment, *how)
         session.run_passes(LAY_OUT)
         # Of regions that pack once, which is all that IREE's scheduling makes.
         once = (packs[0] if len(packs) == 1 else None for packs in watched)
