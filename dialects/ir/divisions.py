@@ -28,6 +28,8 @@ def remainder(b: Any, x: Any, y: Any) -> Any:
 def floor_divmod(b: Any, x: Any, y: Any) -> tuple[Any, Any]:
     """Return `floor_divide` and `remainder`."""
     dtype = b.type_of(x).dtype
+    if (own := getattr(b, "floor_divmod", None)) is not None:
+        return own(x, y)
     if not is_float(dtype):
         rest = b.rem(x, y)
         moved = _needs_floor(b, rest, y)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,10 @@ START = -(2**63)
 
 
 def copied(dimension: int) -> int:
-    """Return the entry of reshape's `shape` for "the size of dimension `dimension` of x"."""
+    """Return the entry of reshape's `shape` for "the size of dimension `dimension` of x".
+
+    Dimensions from the rank of x on are those of `like`.
+    """
     return -2 - dimension
 
 
@@ -45,52 +49,45 @@ class Transpose(OpDef, name="transpose", operands="x", traits=Trait.PERMUTES | T
         return np.transpose(x, permutation)
 
 
-class Reshape(OpDef, name="reshape", operands="x", traits=Trait.VIEW):
+class Reshape(OpDef, name="reshape", operands="x", optional="like", traits=Trait.VIEW):
     """out = the elements of x in row-major order under another shape.
 
-    Entries of `shape`: a size; -1 (at most one) is inferred; ``-2 - d`` is the size of
-    dimension d of x, so that several dynamic dimensions can pass through.
+    Entries of `shape`: a size; -1 (at most one) is inferred; ``-2 - d`` is the size of dimension d
+    of x, so that several dynamic dimensions can pass through; dimensions from the rank of x on are
+    those of `like`, whose sizes alone are read.
     """
 
     shape: tuple[int, ...]
 
     @staticmethod
-    def infer(x: TensorType, *, shape: tuple[int, ...]) -> TensorType:
+    def infer(x: TensorType, *like: TensorType, shape: tuple[int, ...]) -> TensorType:
         """Return `shape` with its entries resolved where they are known."""
         require(shape.count(-1) <= 1, f"`shape`: expected at most one -1, got {shape}")
-        dims = [resolve(d, x) for d in shape]
-        taken = [i for i, d in enumerate(x.shape) if copied(i) in shape]
-        left = [d for i, d in enumerate(x.shape) if i not in taken]
-        fixed = [d for d in shape if d >= 0]
-        known = None not in left
-        left_size = math.prod(d for d in left if d is not None)
-        fixed_size = math.prod(fixed)
+        named = list(chain(x.shape, *(o.shape for o in like)))
+        beyond = [d for d in shape if -2 - d >= len(named)]
+        require(not beyond, f"`shape`: {beyond} name no dimension of {show(tuple(named))}")
+        dims = [named[-2 - d] if d <= -2 else None if d == -1 else d for d in shape]
+        # Dimensions of x that pass through say nothing about the others.
+        passed = {i for i in range(x.rank) if copied(i) in shape}
+        left = [d for i, d in enumerate(x.shape) if i not in passed]
+        made = [d for e, d in zip(shape, dims, strict=True) if e != -1 and -2 - e not in passed]
+        if x.is_static and None not in dims:
+            left, made = list(x.shape), dims
+        elif None in left or None in made:
+            return x.with_shape(tuple(dims))
+        total, known = (math.prod(d for d in of if d is not None) for of in (left, made))
         if -1 not in shape:
-            if x.is_static and None not in dims:
-                made = math.prod(d for d in dims if d is not None)
-                require(x.elements == made, _mismatch(x, dims))
-            require(not known or left_size == fixed_size, _mismatch(x, dims))
-        elif known and fixed_size:
-            require(left_size % fixed_size == 0, _mismatch(x, dims))
-            dims[shape.index(-1)] = left_size // fixed_size
+            require(total == known, _mismatch(x, dims))
+        elif known:
+            require(total % known == 0, _mismatch(x, dims))
+            dims[shape.index(-1)] = total // known
         return x.with_shape(tuple(dims))
 
     @staticmethod
-    def reference(x: np.ndarray, *, shape: tuple[int, ...]) -> np.ndarray:
+    def reference(x: np.ndarray, *like: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """Return numpy's reshape."""
-        return np.reshape(x, [x.shape[-2 - d] if d <= -2 else d for d in shape])
-
-
-def resolve(entry: int, x: TensorType) -> int | None:
-    """Return one entry of reshape's `shape` as a dimension of the result."""
-    if entry >= 0:
-        return entry
-    if entry == -1:
-        return None
-    require(
-        -2 - entry < x.rank, f"`shape`: {entry} names dimension {-2 - entry} of a rank-{x.rank} x"
-    )
-    return x.shape[-2 - entry]
+        named = [*chain(x.shape, *(o.shape for o in like))]
+        return np.reshape(x, [named[-2 - d] if d <= -2 else d for d in shape])
 
 
 def _mismatch(x: TensorType, dims: Sequence[int | None]) -> str:

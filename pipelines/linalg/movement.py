@@ -1,6 +1,7 @@
 """Views and copies: transposes, reshapes, broadcasts, slices, concatenation, gathers."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.movement import END, START, slice_length
@@ -20,11 +21,12 @@ def transpose(b: Lowering, x: LoweredTensor, *, permutation: tuple[int, ...]) ->
 
 
 @lowers("reshape")
-def reshape(b: Lowering, x: LoweredTensor, *, shape: tuple[int, ...]) -> LoweredTensor:
+def reshape(
+    b: Lowering, x: LoweredTensor, *like: LoweredTensor, shape: tuple[int, ...]
+) -> LoweredTensor:
     """collapse_shape and expand_shape; -1 is the quotient of the sizes."""
-    dims = [
-        x.dims[-2 - d] if d <= -2 else LoweredDim(d) if d >= 0 else LoweredDim(1) for d in shape
-    ]
+    named = [*chain(x.dims, *(o.dims for o in like))]
+    dims = [named[-2 - d] if d <= -2 else LoweredDim(1 if d == -1 else d) for d in shape]
     total = product(x.dims)
     if -1 in shape:
         known = product(dims)

@@ -18,6 +18,7 @@ mathematics become the same program, which evidence, recipes and kernels then kn
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import contains
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,7 +32,7 @@ from pyc_mlir.dialects.opdef import OPS, FoldWork, OpDef, Param, Trait, evaluate
 from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.ops.quantized import widens_weights
 from pyc_mlir.dialects.ops.reduction import reduced_axes, reduced_shape
-from pyc_mlir.dialects.types import DTYPES, FLOATS, TensorType, accumulator, is_float
+from pyc_mlir.dialects.types import DTYPES, FLOATS, Shape, TensorType, accumulator, is_float
 from pyc_mlir.pipelines.driver.base import PassContext, Relation, option
 from pyc_mlir.pipelines.pyc.orders import moves
 from pyc_mlir.pipelines.pyc.rewriting import (
@@ -226,14 +227,93 @@ def unmoved(op: ir.Operation) -> ir.Value | None:
 @rewrites(Relation.BITS, "reshape")
 def composed_reshape(op: ir.Operation) -> ir.Value | None:
     """``reshape(x, own shape) = x``; ``reshape(reshape(x), s) = reshape(x, s)`` for a known s."""
-    (x,) = op.operands
-    out = from_mlir(op.result.type)
-    if out.is_static and _is_same_type(op, x):
-        return x
-    inner = made_by(x, "reshape")
-    if inner is None or not out.is_static:
+    x, *like = op.operands
+    out, entries = from_mlir(op.result.type), _params(op)["shape"]
+    if _is_same_type(op, x):
+        more = out.rank if like == [x] else 0
+        own = ((d, -1, copied(i), copied(i + more)) for i, d in enumerate(out.shape))
+        if out.is_static or all(map(contains, own, entries)):
+            return x
+    if not out.is_static:
         return None
-    return IRBuilder().reshape(inner.operands[0], shape=tuple(d or 0 for d in out.shape))
+    inner = made_by(x, "reshape")
+    if inner is None and not like:
+        return None
+    source = x if inner is None else inner.operands[0]
+    return IRBuilder().reshape(source, shape=tuple(d or 0 for d in out.shape))
+
+
+@rewrites(Relation.BITS, "reshape")
+def rows_apart(op: ir.Operation) -> ir.Value | None:
+    """``reshape(f(reshape(x, [-1, k])), [..., n]) = f(reshape(x, [..., k]))`` for an f of rows.
+
+    f are products by matrices and elementwise ops. What follows has its shape then, and joins it.
+    """
+    rows, *like = op.operands
+    (_, columns), lead = _sides(rows), _params(op)["shape"][:-1]
+    out = from_mlir(op.result.type).shape
+    passed = any(-4 < e < -1 for e in lead)
+    if columns is None or columns != out[-1] or len(out) < 3 or passed:
+        return None
+    steps = _of_rows(rows, out[:-1])
+    inside = {op, *steps}
+    users = (use.owner.operation for step in steps for use in step.result.uses)
+    if not steps or not inside.issuperset(users):
+        return None
+    b, made = IRBuilder(), dict[ir.Value, ir.Value]()
+    for step in steps:
+        operands = list(step.operands)
+        for i in _row_operands(step):
+            value = operands[i]
+            if value not in made:
+                source = value.owner.operands[0]
+                # Dimensions of `like` are counted behind those of the operand.
+                more = from_mlir(source.type).rank - 2
+                entries = (e if e >= -1 else e - more for e in lead)
+                made[value] = b.reshape(source, *like, shape=(*entries, _sides(value)[1]))
+            operands[i] = made[value]
+        made[step.result] = b.build(_bound(step)[0], *operands, **_params(step))
+    return made[rows]
+
+
+def _sides(value: ir.Value) -> tuple[int | None, int | None]:
+    """Return the rows and the columns of a matrix; None for others."""
+    shape = from_mlir(value.type).shape
+    return (shape[0], shape[1]) if len(shape) == 2 else (None, None)
+
+
+def _row_operands(op: ir.Operation) -> list[int]:
+    """Return the operands whose rows become rows of the result."""
+    if op.name == "pyc.matmul":
+        return [0]
+    return [i for i, v in enumerate(op.operands) if _sides(v)[0] != 1 and _sides(v)[1] is not None]
+
+
+def _of_rows(rows: ir.Value, lead: Shape) -> list[ir.Operation]:
+    """Return the ops in order that compute rows from reshapes of what has the dimensions `lead`.
+
+    None where other ops do.
+    """
+    steps: dict[ir.Operation, None] = {}
+
+    def reach(value: ir.Value) -> bool:
+        op = defining_op(value)
+        if op is None or op in steps:
+            return op is not None
+        if op.name == "pyc.reshape":
+            return from_mlir(op.operands[0].type).shape[: len(lead)] == lead
+        definition = definition_of(op)
+        if definition is None or _sides(value)[1] is None:
+            return False
+        matrix = op.name == "pyc.matmul" and None not in _sides(op.operands[1])
+        given = _row_operands(op)
+        known = matrix or (definition.has(Trait.ELEMENTWISE) and given)
+        if not known or not all(reach(op.operands[i]) for i in given):
+            return False
+        steps[op] = None
+        return True
+
+    return list(steps) if reach(rows) else []
 
 
 @rewrites(Relation.BITS, "broadcast_to", "slice", "pad")

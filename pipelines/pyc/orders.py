@@ -163,7 +163,7 @@ def _reshape(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     node, have = work.nodes[0], orders[0]
     x = work.type(node.operands[0])
     groups = reshape_groups(x.shape, node.params["shape"])
-    if have is None or not groups:
+    if have is None or not groups or len(node.operands) > 1:
         return None
     groups = sorted(groups, key=lambda g: min(have.index(d) for d in g[0]))
     need = tuple(d for source, _ in groups for d in source)
@@ -181,6 +181,9 @@ def reshape_groups(shape: Shape, entries: Sequence[int]) -> list[tuple[list[int]
 
     Empty where they cannot be told apart.
     """
+    if any(-2 - e >= len(shape) for e in entries):
+        # Sizes of another value.
+        return []
     dynamic = [d for d, size in enumerate(shape) if size is None]
     stand_in = dict(zip(dynamic, _STAND_INS, strict=False))
     sizes = [stand_in.get(d, 0) if s is None else s for d, s in enumerate(shape)]

@@ -82,7 +82,7 @@ EXAMPLES: dict[str, Example] = {
     "suppress": _call(tensor("f32", None, 4), tensor("i64", None), overlap=0.5),
     "size": _call(_ROWS, axes=(0,)),
     "transpose": _call(_ROWS, permutation=(1, 0)),
-    "reshape": _call(_ROWS, shape=(copied(0), 2, 2)),
+    "reshape": _call(_ROWS, _IMAGES, shape=(copied(2), 2, 2)),
     "broadcast_to": _call(_VECTOR, _ROWS, shape=(-1, 4)),
     "concat": _call(_ROWS, _ROWS, axis=1),
     "slice": _call(_ROWS, starts=(START, 1), stops=(END, 3), steps=(1, 1)),

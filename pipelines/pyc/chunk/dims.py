@@ -169,11 +169,11 @@ def _slides(call: OpCall, dim: int) -> bool:
 
 def _reshape(call: OpCall, dim: int) -> Dims | None:
     """Return a dimension that is neither merged nor split: as many elements stand before it."""
-    (x,), out = call.inputs, call.out
+    (x, *like), out = call.inputs, call.out
     before = prod(d or 0 for d in out.shape[:dim])
     for at, size in enumerate(x.shape):
         if size == out.shape[dim] and prod(d or 0 for d in x.shape[:at]) == before:
-            return (at,)
+            return (at, *(None for _ in like))
     return None
 
 

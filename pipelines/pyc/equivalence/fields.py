@@ -303,7 +303,7 @@ class Field(ElementNames):
     def _moved(self, node: TermNode, operands: Sequence[Any], move: Formula) -> Residues:
         parts = [o for o in operands if isinstance(o, Residues)] or [operands[0]]
         likes: list[np.ndarray] = []
-        if node.name == "broadcast_to":
+        if node.name in ("broadcast_to", "reshape"):
             parts = parts[:1]
             likes = [np.broadcast_to(EMPTY, sizes_of(o.type)) for o in operands[1:]]
         fill = self.fill(node) if node.name == "pad" else None

@@ -357,7 +357,8 @@ def _source(node: TermNode, d: int) -> tuple[TermNode, int] | None:
         return x, node.params["permutation"][d]
     if node.name == "reshape":
         entry = node.params["shape"][d]
-        return (x, -2 - entry) if entry <= -2 else None
+        at = -2 - entry - x.type.rank
+        return (node.operands[1], at) if at >= 0 else (x, -2 - entry) if entry <= -2 else None
     if node.has(Trait.REDUCES) and "axes" in node.params:
         axes = {a % x.type.rank for a in node.params["axes"]}
         if node.params["keepdims"]:

@@ -10,26 +10,35 @@ else becomes a new dimension. Where a rule asks that sizes agree (a static size 
 dynamic one, two names), a probe lets them agree.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from itertools import product
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.ir import divisions
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import FoldWork, OpDef
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.quantized import widens_weights
-from pyc_mlir.dialects.types import I64, TensorType, is_integer
+from pyc_mlir.dialects.types import DTYPES, I64, TensorType, is_integer
 from pyc_mlir.dialects.util.index_ranges import IndexRange
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import chain, take, vector
-from pyc_mlir.frontends.importing.sizes import Extent, Sum, SymbolicSize, SymbolicSizes, total
+from pyc_mlir.frontends.importing.sizes import (
+    Computed,
+    Dimension,
+    Extent,
+    SymbolicSize,
+    SymbolicSizes,
+    bounds,
+    total,
+)
 
 # The first primes above each of two numbers, in place of dynamic dimensions.
 _PROBES = tuple(
@@ -41,6 +50,8 @@ _PROBES = tuple(
 )
 # Numbers that a size may have more than a dimension.
 _MAX_MORE = 50_000
+# Integers of a tensor that the program computes and that are read as sizes.
+_MAX_NUMBERS = 8
 # Bytes that a step of folding may make of less.
 MAX_FOLDED = 1 << 26
 
@@ -86,7 +97,9 @@ class GraphBuilder(IRBuilder):
         self._unplaced: set[ir.Value] = set()
         self._dims: dict[ir.Value, tuple[Extent, ...]] = {}
         self._sources: dict[str, tuple[ir.Value, int]] = {}
-        self._definitions: dict[str, Callable[[], ir.Value]] = {}
+        # Sizes that the program computes: the tensors that hold them, and where.
+        self._numbers: dict[str, tuple[ir.Value, tuple[int, ...]]] = {}
+        self._as_sizes: dict[ir.Value, SymbolicSizes] = {}
 
     def name_dims(self, value: ir.Value, dims: Sequence[Extent]) -> None:
         """State the dims of a value; the first value with an atom as a dimension is its source."""
@@ -95,9 +108,24 @@ class GraphBuilder(IRBuilder):
             if isinstance(dim, SymbolicSize) and dim.factor == 1 and len(dim.atoms) == 1:
                 self._sources.setdefault(dim.atoms[0], (value, axis))
 
-    def define(self, name: str, make: Callable[[], ir.Value]) -> None:
-        """State how to make a vector of the length `name`, for where no value has that size."""
-        self._definitions.setdefault(name, make)
+    def define(self, name: str, value: ir.Value, *place: int) -> None:
+        """State which integer a size is: the one of a scalar, or at a place of a vector."""
+        self._numbers.setdefault(name, (value, place))
+
+    def numbers(self, value: ir.Value) -> SymbolicSizes | None:
+        """Return a few integers that the program computes as sizes; None for other values."""
+        type_ = self.type_of(value)
+        few = type_.is_static and type_.rank < 2 and type_.elements <= _MAX_NUMBERS
+        if not few or type_.dtype not in (DTYPES["i32"], I64):
+            return None
+        if value not in self._as_sizes:
+            entries = np.empty(type_.shape, object)
+            for place in np.ndindex(*entries.shape):
+                name = f"%{len(self._numbers)}"
+                self.define(name, value, *place)
+                entries[place] = SymbolicSize(1, (Dimension(name, -inf),))
+            self._as_sizes[value] = SymbolicSizes(entries, type_.dtype)
+        return self._as_sizes[value]
 
     def declare_indices(self, indices: ir.Value, size: Extent, negative: bool = True) -> None:
         """Declare the range of indices that are an argument; count them where they are computed."""
@@ -124,21 +152,46 @@ class GraphBuilder(IRBuilder):
     def _source(self, name: str) -> tuple[ir.Value, int]:
         """Return a value with the dynamic dimension `name`, and the axis. Raises unsupported."""
         if name not in self._sources:
-            if isinstance(name, Sum):
-                self._sources[name] = self._joined(name), 0
-            elif name in self._definitions:
-                self._sources[name] = self._definitions[name](), 0
-            else:
-                raise unsupported(f"the size {name}, which is computed from data: expected sizes")
+            made = self._joined(name) if isinstance(name, Computed) else None
+            made = self.range(self._number(name)) if made is None else made
+            self.name_dims(made, (SymbolicSize(1, (name,)),))
         return self._sources[name]
 
-    def _joined(self, name: Sum) -> ir.Value:
-        """Join a vector for each term, then drop as many elements as a negative number says."""
+    def _number(self, name: str) -> ir.Value:
+        """Return an atom as a rank-0 i64. Raises unsupported for one that nothing makes."""
+        if name in self._numbers:
+            value, place = self._numbers[name]
+            for i in place:
+                value = self.reshape(take(self, value, 0, i, i + 1), shape=())
+            return self.convert(value, I64)
+        if name in self._sources:
+            return self.size(*self._source(name))
+        if not isinstance(name, Computed):
+            raise unsupported(f"the size {name}, which is computed from data: expected sizes")
+        parts = map(self.extent, name.terms)
+        if name.function in ("floor", "mod"):
+            if bounds(name.terms[0])[0] >= 0:
+                return (self.div if name.function == "floor" else self.rem)(*parts)
+            return divisions.floor_divmod(self, *parts)[name.function == "mod"]
+        combine = {"sum": self.add, "min": self.minimum, "max": self.maximum}[name.function]
+        return reduce(combine, parts)
+
+    def of_size(self, size: SymbolicSize) -> ir.Value:
+        """Return a value of which a dimension has a size."""
+        atom = size.factor == 1 and len(size.atoms) == 1
+        return self._source(size.atoms[0])[0] if atom else vector(self, size)
+
+    def _joined(self, name: Computed) -> ir.Value | None:
+        """Join a vector for each term of a sum, then drop as many as a negative number says.
+
+        None for other functions, and for differences of dimensions.
+        """
         *sizes, last = name.terms
         number = last if isinstance(last, int) else 0
         sizes += [] if number else [last]
-        if not all(isinstance(t, SymbolicSize) and t.is_length for t in sizes):
-            raise unsupported(f"the size {name}: expected no differences of dimensions")
+        lengths = all(isinstance(t, SymbolicSize) and t.is_length for t in sizes)
+        if name.function != "sum" or not lengths:
+            return None
         parts = [vector(self, t) for t in (*sizes, *((number,) if number > 0 else ()))]
         return take(self, chain(self, parts, 0), 0, max(0, -number), END)
 
@@ -207,10 +260,7 @@ class GraphBuilder(IRBuilder):
             return self.constant(np.array(size, np.int64))
         out = None if size.factor == 1 else self.constant(np.array(size.factor, np.int64))
         for name in size.atoms:
-            if isinstance(name, Sum):
-                length = reduce(self.add, map(self.extent, name.terms))
-            else:
-                length = self.size(*self._source(name))
+            length = self._number(name)
             out = length if out is None else self.mul(out, length)
         assert out is not None
         return out

@@ -311,7 +311,11 @@ class Importer:
             except NotWrittenOut:
                 return None
             return out if self._worth_keeping(out, given) else None
-        if not all(isinstance(o, (np.ndarray, SymbolicSizes)) for o in given):
+        if any(isinstance(o, SymbolicSizes) for o in given):
+            # Beside sizes, integers that the program computes are sizes too.
+            numbers = [self.b.numbers(o) if isinstance(o, ir.Value) else o for o in operands]
+            operands = [o if n is None else n for o, n in zip(operands, numbers, strict=True)]
+        if not all(o is None or isinstance(o, (np.ndarray, SymbolicSizes)) for o in operands):
             return None
         lifted = [SymbolicSizes(o, o.dtype) if isinstance(o, np.ndarray) else o for o in operands]
         try:

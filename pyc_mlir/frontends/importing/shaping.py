@@ -7,13 +7,11 @@ the end. All work with every builder of this folder.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.ir.attributes import definition_of, params_of
-from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.opdef import Trait
 from pyc_mlir.dialects.ops.movement import END, copied
 from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.importing.errors import unsupported
@@ -36,12 +34,13 @@ def show(extents: Sequence[Extent]) -> str:
 def reshape_to(b: Any, x: Any, target: Sequence[Extent]) -> Any:
     """x under the shape `target`, where at most one entry may be -1 (inferred).
 
-    A dynamic entry must be a dimension of x or the only one that is not; else unsupported.
+    A dynamic entry is a dimension of x, one of another value, or what remains of the others.
     """
     dims = b.dims(x)
     target = _solved(dims, target)
     free = [axis for axis, d in enumerate(dims) if isinstance(d, SymbolicSize)]
-    entries, unknown = [], []
+    entries: list[int] = []
+    unknown = []
     for i, extent in enumerate(target):
         source = next((a for a in free if dims[a] == extent), None)
         if not isinstance(extent, SymbolicSize):
@@ -52,9 +51,15 @@ def reshape_to(b: Any, x: Any, target: Sequence[Extent]) -> Any:
         else:
             unknown.append(i)
             entries.append(-1)
-    if entries.count(-1) > 1:
-        return _gathered(b, x, dims, target)
-    return b.reshape(x, shape=tuple(entries))
+    if entries.count(-1) < 2:
+        return b.reshape(x, shape=tuple(entries))
+    new = [target[i] for i in unknown]
+    like = b.of_size(new[0])
+    if not set(new) <= set(b.dims(like)):
+        like = witness(b, new)
+    for i in unknown:
+        entries[i] = copied(len(dims) + b.dims(like).index(target[i]))
+    return b.reshape(x, like, shape=tuple(entries))
 
 
 def _solved(dims: Sequence[Extent], target: Sequence[Extent]) -> tuple[Extent, ...]:
@@ -67,54 +72,6 @@ def _solved(dims: Sequence[Extent], target: Sequence[Extent]) -> tuple[Extent, .
     except Untracked:
         return tuple(target)
     return tuple(missing if t == -1 else t for t in target)
-
-
-def _gathered(b: Any, x: Any, dims: Sequence[Extent], target: Sequence[Extent]) -> Any:
-    """Reshape to several new dynamic sizes: gather each element by its linear index.
-
-    Rows that were put together before are kept apart instead (`_apart`).
-    """
-    if -1 in target or product(dims) != product(target):
-        raise unsupported(
-            f"reshape from {show(dims)} to {show(target)}: expected at most one dynamic size "
-            "that is no dimension of the operand"
-        )
-    rows = len(dims) == 2 and isinstance(dims[1], int) and dims[1] == target[-1]
-    apart = _apart(b, x, tuple(target[:-1]), {}) if rows else None
-    if apart is not None:
-        return apart
-    return b.gather(b.reshape(x, shape=(-1,)), linear_indices(b, target), axis=0)
-
-
-def _apart(b: Any, x: Any, lead: tuple[Extent, ...], known: dict[Any, Any]) -> Any:
-    """Return a matrix of as many rows as `lead` makes with these dimensions in place of its rows.
-
-    It is computed again from what was reshaped to rows, through products by matrices and
-    elementwise ops; what it was computed by before is used no more. None where that is impossible.
-    """
-    if x in known or not isinstance(x, ir.Value) or isinstance(x.owner, ir.Block):
-        return known.get(x)
-    known[x] = None
-    op = x.owner
-    definition, operands = definition_of(op), list(op.operands)
-    if definition is None:
-        return None
-    if definition.name == "reshape":
-        (source,) = operands
-        dims = b.dims(source)
-        if dims[: len(lead)] == lead and product(dims[len(lead) :]) == b.dims(x)[1]:
-            kept = [copied(i) if isinstance(d, SymbolicSize) else d for i, d in enumerate(lead)]
-            known[x] = b.reshape(source, shape=(*kept, b.dims(x)[1]))
-        return known[x]
-    by_rows = definition.has(Trait.ELEMENTWISE)
-    if not by_rows and (definition.name != "matmul" or b.type_of(operands[1]).rank != 2):
-        return None
-    rows = [v if b.type_of(v).rank < 2 else _apart(b, v, lead, known) for v in operands]
-    if not by_rows:
-        rows[1] = operands[1]
-    if all(row is not None for row in rows):
-        known[x] = b.build(definition, *rows, **params_of(definition, op))
-    return known[x]
 
 
 def vector(b: Any, extent: Extent) -> Any:
@@ -183,6 +140,29 @@ def take(b: Any, x: Any, axis: int, start: int, stop: int, step: int = 1) -> Any
     from_, to, by = (list(v) for v in whole(b.type_of(x).rank))
     from_[axis], to[axis], by[axis] = start, stop, step
     return b.slice(x, starts=tuple(from_), stops=tuple(to), steps=tuple(by))
+
+
+def window(b: Any, x: Any, axis: int, start: Extent, length: Extent, step: int = 1) -> Any:
+    """`length` elements of x along an axis from `start` on, sizes that it has: a gather."""
+    index = vector(b, length)
+    if step != 1:
+        index = b.mul(index, np.array(step, np.int64))
+    return b.gather(x, index if start == 0 else b.add(index, extent_value(b, start)), axis=axis)
+
+
+def cut(b: Any, x: Any, axis: int, lengths: Sequence[Extent]) -> tuple[Any, ...]:
+    """Return consecutive pieces of x along an axis."""
+    starts = list(accumulate(lengths, initial=0))
+    pieces = []
+    for i, (start, length) in enumerate(zip(starts, lengths, strict=False)):
+        # The last piece is all that is left.
+        known = isinstance(length, int) or i == len(lengths) - 1
+        if isinstance(start, int) and known:
+            stop = start + length if isinstance(length, int) else END
+            pieces.append(take(b, x, axis, start, stop))
+        else:
+            pieces.append(window(b, x, axis, start, length))
+    return tuple(pieces)
 
 
 def spaced(b: Any, x: Any, axis: int, zeros: int) -> Any:
@@ -322,8 +302,11 @@ def scatter_nd(
     return reshape_to(b, b.scatter(rows, linear, given, reduction=reduction), dims)
 
 
-def top_k(b: Any, x: Any, count: int, axis: int, largest: bool = True) -> tuple[Any, Any]:
+def top_k(b: Any, x: Any, count: Extent, axis: int, largest: bool = True) -> tuple[Any, Any]:
     """Return the `count` greatest (or least) elements along `axis`, in order, and i64 indices."""
     axis %= b.type_of(x).rank
-    indices = b.argsort(x, axis=axis, descending=largest, count=count)
+    if isinstance(count, int):
+        indices = b.argsort(x, axis=axis, descending=largest, count=count)
+    else:
+        indices = window(b, b.argsort(x, axis=axis, descending=largest), axis, 0, count)
     return take_along(b, x, indices, axis), indices

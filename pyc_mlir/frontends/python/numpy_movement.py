@@ -299,7 +299,10 @@ def entries_of(x: TracedArray) -> list[int]:
 
 @implements(np.reshape)
 def reshape(x: TracedArray, /, shape: ShapeLike, order: str = "C") -> TracedArray:
-    """Reshape; dimensions of x pass through as their symbols, another symbol becomes -1."""
+    """Reshape; dimensions of x pass through as their symbols, another symbol becomes -1.
+
+    Of several others, arrays with these dimensions say the sizes.
+    """
     if order != "C":
         raise untraceable(f"np.reshape: expected order 'C', got {order!r}", "transpose first")
     wanted = as_shape(shape)
@@ -312,14 +315,15 @@ def reshape(x: TracedArray, /, shape: ShapeLike, order: str = "C") -> TracedArra
             unused = [i for i in unused if i not in found[:1]]
         else:
             entries.append(entry)
-    if entries.count(-1) > 1:
-        raise untraceable(
-            f"cannot tell the shape {wanted} from {x!r}",
-            "use dimensions of the array itself, and at most one -1",
-        )
+    like: tuple[TracedArray, ...] = ()
+    others = [i for i, d in enumerate(wanted) if isinstance(d, DynamicDim) and entries[i] == -1]
+    if others and entries.count(-1) > 1:
+        like = (x.tracer.like(wanted),)
+        for i in others:
+            entries[i] = copied(x.ndim + i)
     if entries == entries_of(x):
         return x
-    return x.tracer.reshape(x, shape=tuple(entries)).view_of(x)
+    return x.tracer.reshape(x, *like, shape=tuple(entries)).view_of(x)
 
 
 @implements(np.expand_dims)

@@ -6,8 +6,8 @@
 
 import operator
 import os
-import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,12 +16,18 @@ from pyc_mlir.artifact.import_report import NODES, ImportReport, UnsupportedMode
 from pyc_mlir.artifact.signature import RANGES
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.frontends.importing.builders import GraphBuilder
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.importer import MISSING, Argument, Importer, Lift, SourceNode
-from pyc_mlir.frontends.importing.shaping import reshape_to, take, vector
-from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, total
+from pyc_mlir.frontends.importing.shaping import reshape_to
+from pyc_mlir.frontends.importing.sizes import (
+    Extent,
+    SymbolicSize,
+    Untracked,
+    divided,
+    extremum,
+    total,
+)
 from pyc_mlir.frontends.torch import ops as torch_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.torch.ops.handler import (
     HANDLERS,
@@ -99,25 +105,20 @@ class Symbols:
             return SymbolicSize(1, (self.name(expression),))
         if expression.is_Add:
             return total(map(self.extent, expression.as_ordered_terms()))
-        import sympy  # pyright: ignore[reportMissingImports]
+        return self._function(expression)
 
-        symbols = {s: sympy.Symbol(self.name(s)) for s in expression.free_symbols}
-        named = expression.xreplace(symbols)
-        atom = re.sub(r"\s+", "", str(named))
-        self._b.define(atom, partial(self._vector, expression))
-        return SymbolicSize(1, (atom,))
-
-    def _vector(self, expression: Any) -> Any:
-        """Return an i64 vector of that length. Raises unsupported for other functions of sizes."""
-        b, name = self._b, type(expression).__name__
-        if name == "FloorDiv":
-            numerator, divisor = expression.args
-            if divisor.is_Integer and divisor > 0:
-                whole = vector(b, self.extent(numerator))
-                return take(b, whole, 0, int(divisor) - 1, END, int(divisor))
+    def _function(self, expression: Any) -> Extent:
+        """Return a function of sizes. Raises unsupported for one that sizes do not have."""
+        name = type(expression).__name__
+        terms = [self.extent(a) for a in expression.args]
+        with suppress(Untracked):
+            if name in ("FloorDiv", "CleanDiv", "Mod", "PythonMod"):
+                return divided(*terms)["Mod" in name]
+            if name in ("Min", "Max"):
+                return extremum(name.lower(), terms)
         raise unsupported(
-            f"the size {expression}, which no tensor has: expected sums, products and quotients "
-            "of dimensions"
+            f"the size {expression}: expected sums, products, floor quotients, remainders, minima "
+            "and maxima of dimensions"
         )
 
 

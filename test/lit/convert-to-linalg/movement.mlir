@@ -11,6 +11,18 @@ func.func @reshapes(%x: tensor<?x3x4xf32>) -> tensor<?x12xf32> {
   return %1 : tensor<?x12xf32>
 }
 
+// Sizes of another value are compared where they are not known to agree; a view all the same.
+// CHECK-LABEL: func.func @apart
+// CHECK: %[[B:.*]] = tensor.dim %arg1
+// CHECK: %[[L:.*]] = tensor.dim %arg1
+// CHECK: cf.assert %{{.*}}, "DIMENSION_MISMATCH: sizes of a reshape must agree"
+// CHECK: %[[X:.*]] = tensor.expand_shape %{{.*}} output_shape [%[[B]], %[[L]], 8]
+// CHECK-NEXT: return %[[X]]
+func.func @apart(%x: tensor<?x8xf32>, %y: tensor<?x?xi64>) -> tensor<?x?x8xf32> {
+  %0 = "pyc.reshape"(%x, %y) {shape = array<i64: -4, -5, 8>} : (tensor<?x8xf32>, tensor<?x?xi64>) -> tensor<?x?x8xf32>
+  return %0 : tensor<?x?x8xf32>
+}
+
 // CHECK-LABEL: func.func @joined
 // CHECK: tensor.insert_slice %arg0 into %{{.*}}[0, 0] [2, 3] [1, 1]
 // CHECK: tensor.insert_slice %arg1 into %{{.*}}[0, 3] [2, 4] [1, 1]

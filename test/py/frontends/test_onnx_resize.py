@@ -125,11 +125,8 @@ def test_dynamic_images_by_an_integer(mode: str, how: str) -> None:
 
 
 def test_a_dynamic_batch_takes_any_sizes() -> None:
-    given = {"sizes": (2, 3, 9, 4), "mode": "linear"}
     proto = dynamic_model(IMAGE, ["n", 3, 5, 6], scales=(1, 1, 1.7, 0.5), mode="linear")
     check(proto, {"x0": IMAGE})
-    with pytest.raises(PycError, match="2 of n: expected static ones"):
-        import_onnx(dynamic_model(IMAGE, ["n", 3, 5, 6], **given))
 
 
 def test_sizes_of_another_tensor() -> None:
@@ -172,13 +169,30 @@ def test_opset_10_shrinks_by_ceil() -> None:
         import_onnx(proto)
 
 
-@pytest.mark.parametrize(
-    ("scales", "attributes", "why"),
-    [
-        ((1, 1, 1.5, 1), {}, "scale 1.5 of a dynamic dimension: expected an integer"),
-        ((1, 1, 2, 2), {"coordinate_transformation_mode": "align_corners"}, "expected static"),
-    ],
-)
-def test_dynamic_refusals(scales: tuple, attributes: dict[str, Any], why: str) -> None:
-    with pytest.raises(PycError, match=why):
-        import_onnx(dynamic_model(IMAGE, ["n", 3, "h", "w"], scales=scales, **attributes))
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("coordinates", COORDINATES)
+def test_any_size_of_dynamic_images(mode: str, coordinates: str) -> None:
+    """Scales that are no integers, and sizes of another tensor, give what known sizes do."""
+    given = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    scaled = dynamic_model(IMAGE, ["n", 3, "h", "w"], scales=(1, 1, 1.5, 0.6), **given)
+    nodes = [
+        helper.make_node("Shape", ["x"], ["front"], end=2),
+        helper.make_node("Shape", ["other"], ["back"], start=2),
+        helper.make_node("Concat", ["front", "back"], ["all"], axis=0),
+        helper.make_node("Resize", ["x", "", "", "all"], ["y"], **given),
+    ]
+    images = {name: (np.float32, ("n", 3, *dims)) for name, dims in (("x", "hw"), ("other", "pq"))}
+    sized = model(nodes, images, ["y"], opset=19)
+    for shape, other in (((2, 3, 4, 5), (7, 3)), ((1, 3, 7, 3), (1, 9)), ((1, 3, 1, 10), (5, 4))):
+        x = RNG.normal(size=shape).astype(np.float32)
+        skip = np.zeros((*shape[:2], *other), np.float32)
+        for proto, arrays in ((scaled, [x]), (sized, [x, skip])):
+            known = import_onnx(proto, shapes=[v.shape for v in arrays])
+            (wanted,), (found,) = (interpret(m, arrays) for m in (known, import_onnx(proto)))
+            np.testing.assert_allclose(found, wanted, 1e-5, 1e-6)
+
+
+def test_dynamic_refusals() -> None:
+    proto = dynamic_model(IMAGE, ["n", 3, "h", "w"], scales=(1, 1, 1.5, 1), mode="cubic")
+    with pytest.raises(PycError, match="a dynamic, empty or too large axis"):
+        import_onnx(proto)

@@ -12,6 +12,7 @@ from op_modules import module_of
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.types import DTYPES, TensorType, is_float, tensor
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.canonicalize import Canonicalize
@@ -198,4 +199,24 @@ FORMS = (
         lambda b, f, x: f(b.reduce_sum(x, axes=(0,), keepdims=True), shape=(3,)),
         left="reduce_sum",
     ),
+    Example(
+        "rows_apart",
+        "reshape",
+        lambda b, f, x: f(_rows(b, x, 4), x, shape=(copied(2), copied(3), 4)),
+        types=(tensor("f32", None, None, 3),),
+        left="constant matmul relu",
+    ),
+    Example(
+        "rows_apart",
+        "reshape",
+        lambda b, f, x: f(_rows(b, x, 4), shape=(2, 3, 4)),
+        types=(tensor("f32", 2, 3, 1, 3),),
+        left="constant reshape matmul relu",
+    ),
 )
+
+
+def _rows(b: Any, x: Any, columns: int) -> Any:
+    """A layer of the rows of a tensor."""
+    weights = full(2, F32, (3, columns))
+    return b.relu(b.matmul(b.reshape(x, shape=(-1, 3)), weights))

@@ -143,7 +143,7 @@ class OnnxTranslator(Translator):
             "transpose": lambda out, x, *, permutation: node(
                 "Transpose", x.handle, perm=list(permutation)
             ),
-            "reshape": lambda out, x, *, shape: node("Reshape", x.handle, _sizes(out)),
+            "reshape": lambda out, x, *like, shape: node("Reshape", x.handle, _sizes(out)),
             "broadcast_to": lambda out, x, *_, shape: node("Expand", x.handle, _sizes(out)),
             "concat": lambda out, x, y, *, axis: node("Concat", x.handle, y.handle, axis=axis),
             "iota": lambda out, *_, axis, **params: self.stored(_iota(out, axis)),
@@ -265,7 +265,7 @@ def _array_rules(
         "select": plain(library.where),
         "compare": lambda out, x, y, *, predicate: getattr(operator, predicate)(x.handle, y.handle),
         "cast": lambda out, x, *, dtype: cast(x.handle, dtype),
-        "reshape": lambda out, x, *, shape: x.handle.reshape(_open(out)),
+        "reshape": lambda out, x, *like, shape: x.handle.reshape(_open(out)),
         "broadcast_to": lambda out, x, *_, shape: library.broadcast_to(x.handle, _open(out)),
         "concat": lambda out, x, y, *, axis: library.concatenate((x.handle, y.handle), axis),
         "iota": iota,

@@ -8,9 +8,11 @@ columns hold the weights of ONNX's definition.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
+from fractions import Fraction
+from functools import partial, reduce
 from itertools import product as all_of
 from typing import Any
 
@@ -18,7 +20,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.resize import COORDINATES, ROUNDINGS, coordinates_of
-from pyc_mlir.dialects.types import I64, accumulator, is_float
+from pyc_mlir.dialects.types import DTYPES, I64, accumulator, is_float
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import (
     chain,
@@ -28,8 +30,9 @@ from pyc_mlir.frontends.importing.shaping import (
     product,
     reshape_to,
     take,
+    vector,
 )
-from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, Untracked, quotient
+from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize, Untracked, divided, quotient
 from pyc_mlir.frontends.onnx.ops.convolution import Sliding
 from pyc_mlir.frontends.onnx.ops.node import SIMPLE, Ints, Number, OnnxNode, Operand, node
 
@@ -399,15 +402,20 @@ def _rows(length: int, used: int, parts: int, inverse: bool, half: bool) -> np.n
 
 
 _MAX_ENTRIES = 1 << 22
+# Scales that are fractions of less make sizes of integers alone.
+_MAX_DENOMINATOR = 1 << 8
 _CROP = "tf_crop_and_resize"
 
 
 @dataclass(frozen=True)
 class _Target:
-    """The target of a resized axis: its size (-1: a dynamic one times the scale), the scale."""
+    """The target of a resized axis: its size (-1: a dynamic one times the scale), the scale.
 
-    size: int
-    scale: float
+    No scale is result / x. What becomes of other dynamic sizes is computed (`_along`).
+    """
+
+    size: Extent
+    scale: float | None
 
 
 @dataclass(frozen=True)
@@ -442,11 +450,15 @@ def resize(
         raise unsupported(f"coordinates {coordinates}: expected one of {', '.join(COORDINATES)}")
     targets = _targets(n, x, axes, form)
     rounding = _rounding(form.nearest_mode, targets)
+    dims = b.dims(x)
+    computed = (a for a, t in targets.items() if SymbolicSize in map(type, (t.size, dims[a])))
+    for axis in [a for a in computed if targets[a].size != -1]:
+        x = _along(b, x, axis, targets.pop(axis), mode, coordinates, rounding)
     how = {"mode": mode, "coordinates": coordinates, "rounding": rounding}
     for layout, spatial in (("NCHW", (2, 3)), ("NHWC", (1, 2))):
         if rank == 4 and set(targets) <= set(spatial):
             return _images(b, x, spatial, targets, layout=layout, **how)
-    for axis, target in sorted(targets.items(), key=lambda item: item[1].scale):
+    for axis, target in sorted(targets.items(), key=lambda item: item[1].scale or 1):
         # As [1, all before, axis, all after] and back.
         dims = b.dims(x)
         flat = reshape_to(b, x, (1, product(dims[:axis]), dims[axis], product(dims[axis + 1 :])))
@@ -457,8 +469,8 @@ def resize(
 
 def _rounding(mode: str, targets: Mapping[int, _Target]) -> str:
     if mode == SIMPLE:
-        kinds = {"floor" if t.scale >= 1 else "ceil" for t in targets.values()}
-        if len(kinds) > 1:
+        kinds = {"floor" if t.scale and t.scale >= 1 else "ceil" for t in targets.values()}
+        if len(kinds) > 1 or None in (t.scale for t in targets.values()):
             raise unsupported(
                 "opset 10 with an axis enlarged and another shrunk: expected one kind"
             )
@@ -487,12 +499,13 @@ def _targets(n: OnnxNode, x: Any, axes: Sequence[int], form: _Resizing) -> dict[
     triples = [(a, dims[a], v) for a, v in zip(axes, wanted, strict=True)]
     if given == [3] and form.keep_aspect_ratio_policy != "stretch":
         return _kept_ratio(form.keep_aspect_ratio_policy, triples)
-    of = _scaled if given == [2] else _sized
+    aligned = form.coordinate_transformation_mode == "align_corners"
+    of = partial(_scaled, n.b, aligned) if given == [2] else _sized
     found = {axis: of(size, value) for axis, size, value in triples}
     return {axis: target for axis, target in found.items() if target is not None}
 
 
-def _scaled(size: Extent, scale: float) -> _Target | None:
+def _scaled(b: Any, aligned: bool, size: Extent, scale: float) -> _Target | None:
     if not 0 < scale < np.inf:
         raise PycError(ReasonCode.BAD_MODEL, f"`scales`: expected numbers > 0, got {scale}")
     if scale == 1:
@@ -500,9 +513,13 @@ def _scaled(size: Extent, scale: float) -> _Target | None:
     if not isinstance(size, SymbolicSize):
         # In f32, as ONNX multiplies: 10 * 0.7 is 7, of which the exact product falls short.
         return _Target(int(np.float32(size) * np.float32(scale)), scale)
-    if scale != int(scale):
-        raise unsupported(f"scale {scale} of a dynamic dimension: expected an integer")
-    return _Target(-1, scale)
+    if scale == int(scale) and not aligned:
+        return _Target(-1, scale)
+    exact = Fraction(scale)
+    if exact.denominator <= _MAX_DENOMINATOR:
+        return _Target(divided(exact.numerator * size, exact.denominator)[0], scale)
+    product = b.mul(b.cast(b.extent(size), dtype=DTYPES["f32"]), scale)
+    return _Target(b.numbers(b.cast(product, dtype=I64)).entries.item(), scale)
 
 
 def _sized(size: Extent, wanted: Extent) -> _Target | None:
@@ -510,13 +527,56 @@ def _sized(size: Extent, wanted: Extent) -> _Target | None:
         return None
     if not isinstance(size, SymbolicSize) and not isinstance(wanted, SymbolicSize):
         return _Target(wanted, wanted / max(size, 1))
-    try:
-        factor = quotient(wanted, size)
-    except Untracked:
-        factor = size
-    if isinstance(factor, SymbolicSize):
-        raise unsupported(f"a size {wanted} of {size}: expected static ones, or a multiple of it")
-    return _Target(-1, float(factor))
+    if isinstance(size, SymbolicSize):
+        with suppress(Untracked):
+            if isinstance(factor := quotient(wanted, size), int):
+                return _Target(-1, float(factor))
+    return _Target(wanted, None)
+
+
+def _along(
+    b: Any, x: Any, axis: int, target: _Target, mode: str, coordinates: str, rounding: str
+) -> Any:
+    """x resized along one axis to a size known at run time: gathers, weighted if `mode` is linear.
+
+    The coordinates are those of dialects/ops/resize.py, in f64.
+    """
+    wide, rank, size = DTYPES["f64"], b.type_of(x).rank, b.dims(x)[axis]
+    before, after = (b.cast(extent_value(b, d), dtype=wide) for d in (size, target.size))
+    place = b.cast(vector(b, target.size), dtype=wide)
+    ratio = b.div(after, b.maximum(before, 1.0))
+    scale = ratio if target.scale is None else b.constant(np.array(target.scale, wide))
+    if coordinates == "align_corners":
+        u = b.div(b.mul(place, b.sub(before, 1.0)), b.maximum(b.sub(after, 1.0), 1.0))
+    elif coordinates == "asymmetric":
+        u = b.div(place, scale)
+    else:
+        u = b.sub(b.div(b.add(place, 0.5), scale), 0.5)
+    if coordinates == "half_pixel_symmetric":
+        u = b.add(u, b.mul(b.div(before, 2.0), b.sub(1.0, b.div(ratio, scale))))
+    if coordinates == "pytorch_half_pixel":
+        u = b.select(b.compare(after, 1.0, predicate="le"), b.mul(u, 0.0), u)
+
+    def taken(places: Any) -> Any:
+        inside = b.minimum(b.maximum(places, 0.0), b.sub(before, 1.0))
+        return b.gather(x, b.cast(inside, dtype=I64), axis=axis)
+
+    if mode == "nearest":
+        return taken(_ROUNDED[rounding](b, u))
+    below = b.floor(u)
+    acc = accumulator(b.type_of(x).dtype)
+    part = b.align(b.cast(b.sub(u, below), dtype=acc), axis, rank)
+    near, far = (b.convert(taken(p), acc) for p in (below, b.add(below, 1.0)))
+    out = b.add(b.mul(near, b.sub(1.0, part)), b.mul(far, part))
+    return b.convert(out, b.type_of(x).dtype)
+
+
+_ROUNDED: dict[str, Callable[[Any, Any], Any]] = {
+    "round_prefer_floor": lambda b, u: b.ceil(b.sub(u, 0.5)),
+    "round_prefer_ceil": lambda b, u: b.floor(b.add(u, 0.5)),
+    "floor": lambda b, u: b.floor(u),
+    "ceil": lambda b, u: b.ceil(u),
+}
 
 
 def _kept_ratio(policy: str, axes: Sequence[tuple[int, Extent, Extent]]) -> dict[int, _Target]:
@@ -566,7 +626,8 @@ def _by_matrices(
             targets.setdefault(axis, _Target(type_.shape[axis] or -1, 1.0))
     for axis, target in sorted(targets.items()):
         size = type_.shape[axis]
-        if size is None or not 0 < size * target.size <= _MAX_ENTRIES:
+        known = size is not None and isinstance(target.size, int)
+        if not known or not 0 < size * target.size <= _MAX_ENTRIES:
             raise unsupported("a dynamic, empty or too large axis: expected static sizes")
         u = _places(n, how, axes, axis, size, target)
         if how == _CROP:

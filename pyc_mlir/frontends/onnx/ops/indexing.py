@@ -29,8 +29,18 @@ from pyc_mlir.frontends.importing.shaping import (
     take,
     take_along,
     top_k,
+    window,
 )
-from pyc_mlir.frontends.onnx.ops.node import MAX_WRITTEN, Known, Number, OnnxNode, Operand, node
+from pyc_mlir.frontends.importing.sizes import SymbolicSize, bounds, extremum
+from pyc_mlir.frontends.onnx.ops.node import (
+    MAX_WRITTEN,
+    Extents,
+    Known,
+    Number,
+    OnnxNode,
+    Operand,
+    node,
+)
 
 
 @node("GatherElements")
@@ -100,23 +110,20 @@ def scatter_vectors(b: Any, x: Any, indices: Any, updates: Any, *, reduction: st
 
 @node("TopK")
 def topk(
-    n: OnnxNode, x: Any, k: Operand, *, axis: int = -1, largest: int = 1, sorted: int = 1
+    n: OnnxNode, x: Any, k: Extents, *, axis: int = -1, largest: int = 1, sorted: int = 1
 ) -> Any:
     """Build the k greatest or least elements along `axis`, in order, and their indices."""
-    b, axis = n.b, axis % n.b.type_of(x).rank
-    if not isinstance(k, np.ndarray):
-        count = b.minimum(b.reshape(n.x(1), shape=()), b.size(x, axis))
-        if b.type_of(x).rank == 1 and largest:
-            places = _likely(b, x, count)
-            places = b.gather(places, b.argsort(b.gather(x, places), descending=True))
-            places = b.gather(places, b.range(count))
-            return b.gather(x, places), places
-        order = b.argsort(x, axis=axis, descending=bool(largest))
-        order = b.gather(order, b.range(count), axis=axis)
-        return take_along(b, x, order, axis), order
-    count, size = int(n.scalar(1, "k")), b.type_of(x).shape[axis]
-    if count < 0 or (size is not None and count > size):
+    (count,), b, axis = k, n.b, axis % n.b.type_of(x).rank
+    size = b.dims(x)[axis]
+    if bounds(count)[1] < 0 or bounds(size - count)[1] < 0:
         raise PycError(ReasonCode.BAD_MODEL, f"`k`: expected 0 to {size}, got {count}")
+    if isinstance(count, SymbolicSize):
+        count = extremum("min", (count, size))
+        if b.type_of(x).rank == 1 and largest:
+            places = _likely(b, x, b.extent(count))
+            places = b.gather(places, b.argsort(b.gather(x, places), descending=True))
+            places = window(b, places, 0, 0, count)
+            return b.gather(x, places), places
     return top_k(b, x, count, axis, bool(largest))
 
 

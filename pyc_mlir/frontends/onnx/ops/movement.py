@@ -1,6 +1,5 @@
 """Moving elements and making tensors: reshapes, joins, slices, gathers; constants and ranges."""
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,8 @@ from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import (
     broadcast_extents,
     chain,
+    cut,
     expand_to,
-    extent_value,
     merge,
     product,
     reshape_to,
@@ -23,13 +22,16 @@ from pyc_mlir.frontends.importing.shaping import (
     take,
     vector,
     whole,
+    window,
 )
 from pyc_mlir.frontends.importing.sizes import (
     Extent,
     SymbolicSize,
     SymbolicSizes,
     Untracked,
-    quotient,
+    bounds,
+    divided,
+    extremum,
     sizes,
 )
 from pyc_mlir.frontends.onnx.ops.node import (
@@ -102,7 +104,7 @@ def constant_of_shape(b: Any, shape: Extents, *, value: Any = None) -> Any:
 @node("Range")
 def range_node(n: OnnxNode, start: Operand, limit: Operand, delta: Operand) -> Any:
     """start, start + delta, ... up to but not including limit."""
-    if any(isinstance(v, SymbolicSizes) for v in n.operands):
+    if not all(isinstance(v, np.ndarray) for v in n.operands):
         return _dynamic_range(n)
     first, last, step = (n.scalar(i, name) for i, name in enumerate(("start", "limit", "delta")))
     steps = (last - first) / step if step else np.nan
@@ -118,14 +120,15 @@ def range_node(n: OnnxNode, start: Operand, limit: Operand, delta: Operand) -> A
 def _dynamic_range(n: OnnxNode) -> Any:
     """Build a range whose length is a dynamic size: a scaled and shifted iota."""
     (start,), (limit,), (delta,) = (n.extents(i, "limits of the range") for i in range(3))
+    way = -1 if bounds(delta)[1] < 0 else 1
     try:
-        count = quotient(limit - start, delta)
+        count = divided(way * (limit - start + delta) - 1, way * delta)[0]
     except Untracked as error:
         raise unsupported(
-            f"a range from {start} to {limit} by {delta}: no length ({error})"
+            f"a range from {start} to {limit} by {delta}: expected a step that is never 0 ({error})"
         ) from None
     b = n.b
-    ramp = b.mul(vector(b, count), b.extent(delta))
+    ramp = b.mul(vector(b, extremum("max", (0, count))), b.extent(delta))
     return b.convert(b.add(ramp, b.extent(start)), b.type_of(n.x(1)).dtype)
 
 
@@ -162,6 +165,12 @@ def reshape(b: Any, x: Any, shape: Extents, *, allowzero: int = 0) -> Any:
             if extent == 0 and i >= len(dims):
                 raise PycError(ReasonCode.BAD_MODEL, f"`shape`: entry {i} copies no dimension of x")
             target[i] = dims[i] if extent == 0 else extent
+    # A number that is 0 or -1 when the program runs says what the others leave, too.
+    unsure = [i for i, extent in enumerate(target) if extent != -1 and bounds(extent)[0] < 0]
+    if len(unsure) + target.count(-1) > 1:
+        raise unsupported("`shape` is computed when the model runs: expected one such size at most")
+    for i in unsure:
+        target[i] = -1
     return reshape_to(b, x, target)
 
 
@@ -204,21 +213,19 @@ def tile(b: Any, x: Any, repeats: Extents) -> Any:
 
 @node("Split")
 def split_node(
-    n: OnnxNode, x: Any, split: Ints = None, *, axis: int = 0, num_outputs: int | None = None
+    n: OnnxNode, x: Any, split: Extents = None, *, axis: int = 0, num_outputs: int | None = None
 ) -> Any:
     """Split into consecutive pieces along `axis`: of given sizes, or equal (the last smaller)."""
-    type_, outputs = n.b.type_of(x), len(n.proto.output)
-    axis %= type_.rank
+    dims, outputs = n.b.dims(x), len(n.proto.output)
+    axis %= len(dims)
     if split is None:
-        size, count = type_.shape[axis], outputs if num_outputs is None else num_outputs
+        size, count = dims[axis], outputs if num_outputs is None else num_outputs
         if count != outputs:
             raise unsupported(f"{count} parts: expected one for each of {outputs} outputs")
-        if size is None:
-            raise unsupported("a dynamic dimension without `split`: expected sizes")
-        part = -(-size // count)
-        split = [max(0, min(part, size - i * part)) for i in range(count)]
-    pieces = pairwise(np.cumsum([0, *split]))
-    return tuple(take(n.b, x, axis, int(start), int(stop)) for start, stop in pieces)
+        part = divided(size + count - 1, count)[0]
+        left = (extremum("max", (0, size - i * part)) for i in range(count))
+        split = [extremum("min", (part, rest)) for rest in left]
+    return cut(n.b, x, axis, split)
 
 
 @node("Slice")
@@ -243,14 +250,12 @@ def slice_node(
 
 
 def _between(b: Any, x: Any, axis: int, size: Extent, start: Extent, end: Extent, step: int) -> Any:
-    """x[start:end:step] along `axis`, whose bounds lie in x; one of them is a dynamic size."""
+    """x[start:end:step] along `axis`; of the bounds, those that are lengths lie in x."""
     if step <= 0:
         raise unsupported(f"a slice from {start} to {end} by {step}: expected a step above 0")
-    start, end = (_from_the_start(v, size) for v in (start, end))
-    count = end - start
-    index = vector(b, max(count, 0) if isinstance(count, int) else count)
-    index = b.add(index, extent_value(b, start)) if start != 0 else index
-    return b.gather(x, index if step == 1 else take(b, index, 0, 0, END, step), axis=axis)
+    start, end = extremum("max", (0, _from_the_start(start, size))), _from_the_start(end, size)
+    count = extremum("max", (0, end - start))
+    return window(b, x, axis, start, divided(count + step - 1, step)[0], step)
 
 
 def _from_the_start(bound: Extent, size: Extent) -> Extent:
@@ -258,9 +263,11 @@ def _from_the_start(bound: Extent, size: Extent) -> Extent:
     if not isinstance(bound, SymbolicSize):
         whole = size if bound >= _FAR else 0
         return whole if abs(bound) >= _FAR else bound + (size if bound < 0 else 0)
-    if not bound.is_length and not (-bound).is_length:
-        raise unsupported(f"a bound of {bound}: expected a size that is never negative")
-    return bound if bound.is_length else size + bound
+    low, high = bounds(bound)
+    if low >= 0 or high <= 0:
+        return bound if low >= 0 else size + bound
+    # The quotient is -1 for a bound that counts from the end, else 0.
+    return extremum("min", (size, bound - size * divided(bound, 1 << 62)[0]))
 
 
 def _bound(value: int, inward: bool) -> int:

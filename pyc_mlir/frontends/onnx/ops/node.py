@@ -25,6 +25,7 @@ import numpy as np
 import onnx
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.frontends.importing.builders import GraphBuilder
 from pyc_mlir.frontends.importing.errors import unsupported
@@ -153,6 +154,8 @@ class OnnxNode:
     def extents(self, index: int, what: str) -> tuple[Extent, ...]:
         """Return a vector of sizes, static or dynamic, known at import."""
         value = self.operands[index]
+        if self.emits and isinstance(value, ir.Value):
+            value = self.b.numbers(value)
         if not isinstance(value, SymbolicSizes):
             return self.ints(index, what)
         if not self.emits:

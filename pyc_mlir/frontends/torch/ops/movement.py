@@ -1,24 +1,23 @@
 """Moving elements: views, joins, slices, pads."""
 
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
-from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import (
     chain,
+    cut,
     expand_to,
     merge,
     reshape_to,
     split,
     take,
-    vector,
     whole,
+    window,
 )
-from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.importing.sizes import SymbolicSize
 from pyc_mlir.frontends.torch.ops.handler import AtenCall, aten, promoted, static_size
 
 
@@ -86,26 +85,14 @@ def slice_(n: AtenCall, x: Any, *, step: int = 1) -> Any:
     if length == n.dims()[axis] and step == 1:
         return x
     if isinstance(start, SymbolicSize) or isinstance(end, SymbolicSize):
-        return _window(n.b, x, axis, start, length, step)
+        return window(n.b, x, axis, start, length, step)
     return take(n.b, x, axis, int(start), END if end >= END else int(end), int(step))
-
-
-def _window(b: Any, x: Any, axis: int, start: Extent, length: Extent, step: int = 1) -> Any:
-    """`length` elements of x from `start` along an axis."""
-    index = vector(b, length)
-    if step != 1:
-        index = b.mul(index, np.array(step, np.int64))
-    if start != 0:
-        index = b.add(
-            index, b.extent(start) if isinstance(start, SymbolicSize) else np.array(start)
-        )
-    return b.gather(x, index, axis=axis)
 
 
 @aten("narrow.default")
 def narrow(n: AtenCall, x: Any) -> Any:
     """`length` elements from `start` along `dim`."""
-    return _window(n.b, x, n.axis(), n.arg("start"), n.arg("length"))
+    return window(n.b, x, n.axis(), n.arg("start"), n.arg("length"))
 
 
 @aten("select.int")
@@ -140,12 +127,7 @@ def pieces(n: AtenCall, x: Any) -> Any:
     if n.op == "unbind":
         parts = [take(b, x, axis, i, i + 1) for i in range(len(n.results))]
         return tuple(b.squeeze(p, axis) for p in parts)
-    *sizes, last = (n.dims_of(r.shape)[axis] for r in n.results)
-    if any(isinstance(s, SymbolicSize) for s in sizes):
-        raise unsupported("pieces of dynamic sizes: expected static ones before the last")
-    ends: list[Any] = list(accumulate(sizes, initial=0))
-    ends.append(END if isinstance(last, SymbolicSize) else ends[-1] + last)
-    return tuple(take(b, x, axis, *bounds) for bounds in pairwise(ends))
+    return cut(b, x, axis, [n.dims_of(r.shape)[axis] for r in n.results])
 
 
 @aten("repeat.default", "tile.default")

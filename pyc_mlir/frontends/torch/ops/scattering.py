@@ -13,6 +13,7 @@ from pyc_mlir.frontends.importing.shaping import (
     scatter_along,
     take,
     take_along,
+    top_k,
     wrapped,
 )
 from pyc_mlir.frontends.importing.sizes import Extent
@@ -180,7 +181,7 @@ def histogram(n: AtenCall, x: Any, *, bins: int = 100) -> Any:
 
 @aten("sort.default", "sort.stable", "topk.default", "argsort.default", "argsort.stable")
 def sort(
-    n: AtenCall, x: Any, *, descending: bool = False, largest: bool = True, k: int = -1
+    n: AtenCall, x: Any, *, descending: bool = False, largest: bool = True, k: Extent = -1
 ) -> Any:
     """Sort values and their indices; equal ones keep their order, NaN is the greatest."""
     b = n.b
@@ -190,7 +191,7 @@ def sort(
     axis = n.axis("dim", -1)
     keys = b.cast(x, dtype=DTYPES["i8"]) if b.type_of(x).dtype == BOOL else x
     down = bool(largest if n.op == "topk" else descending)
-    index = b.argsort(keys, axis=axis, descending=down, count=int(k))
+    index = top_k(b, keys, k, axis, down)[1]
     return index if n.op == "argsort" else (take_along(b, x, index, axis), index)
 
 

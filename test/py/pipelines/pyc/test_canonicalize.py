@@ -175,6 +175,13 @@ NEAR_MISSES: dict[str, Program | tuple[Program, tuple[TensorType, ...]]] = {
         lambda b, x: b.reshape(b.reduce_max(x, axes=(0,)), shape=(2, 2)),
         (tensor("f32", 3, 4),),
     ),
+    "rows that something else reads too": (
+        lambda b, x: b.add(
+            b.reshape(rows := b.exp(b.reshape(x, shape=(4, 3))), shape=(2, 2, 3)),
+            b.reduce_sum(rows, axes=(0,)),
+        ),
+        (tensor("f32", 2, 2, 3),),
+    ),
     "a constant that stretches x": (
         lambda b, x: b.add(x, full(2, F32, (3, 3))),
         (tensor("f32", 1, 3),),
