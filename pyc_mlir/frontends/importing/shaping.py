@@ -302,6 +302,17 @@ def scatter_nd(
     return reshape_to(b, b.scatter(rows, linear, given, reduction=reduction), dims)
 
 
+def true_places(b: Any, mask: Any) -> list[Any]:
+    """Return the places of true elements, in order: for each dimension a vector of indices."""
+    dims, places = b.dims(mask), b.nonzero(b.reshape(mask, shape=(-1,)))
+    rows = []
+    for axis, size in enumerate(dims):
+        step = product(dims[axis + 1 :])
+        row = places if step == 1 else b.div(places, extent_value(b, step))
+        rows.append(row if axis == 0 else b.rem(row, extent_value(b, size)))
+    return rows
+
+
 def top_k(b: Any, x: Any, count: Extent, axis: int, largest: bool = True) -> tuple[Any, Any]:
     """Return the `count` greatest (or least) elements along `axis`, in order, and i64 indices."""
     axis %= b.type_of(x).rank

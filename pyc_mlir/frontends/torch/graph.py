@@ -48,6 +48,8 @@ _CHECKS = (
     "aten._assert_scalar", "aten._assert_tensor_metadata", "aten.sym_constrain_range",
     "aten._assert_async", "aten.sym_constrain_range_for_size",
 )  # fmt: skip
+# Numbers that are read of tensors of one element.
+_READS = ("aten._local_scalar_dense.default", "aten.item.default")
 # Regions of Python's context managers that change nothing of an inference.
 _REGIONS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
 
@@ -190,6 +192,9 @@ class GraphImport:
             return None
         meta = node.meta.get("val")
         if hasattr(meta, "node"):
+            if target in _READS and meta.node.expr.is_Symbol:
+                number = self.emitted(values[node.args[0]], node.name)
+                self.importer.b.define(self.symbols.name(meta.node.expr), number)
             return Symbolic(meta)
         if getattr(node.target, "__name__", "") in _REGIONS:
             return self._region(node, values)

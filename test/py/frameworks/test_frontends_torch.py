@@ -127,12 +127,12 @@ def test_a_trained_dropout_is_refused_with_its_remedy():
 
 def test_all_missing_operators_are_listed_at_once():
     def function(x):
-        return torch.digamma(x), torch.nonzero(x), x + 1
+        return torch.digamma(x), torch.mode(x).values, x + 1
 
     with pytest.raises(UnsupportedModel) as caught:
         import_torch(pyc_torch.from_torch(function, (torch.eye(3),)))
     ops = [f.op for f in caught.value.findings]
-    assert ops == ["aten.digamma.default", "aten.nonzero.default"]
+    assert ops == ["aten.digamma.default", "aten.mode.default"]
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,11 @@ def test_all_missing_operators_are_listed_at_once():
         lambda x: torch.zeros(x.shape[0] // 2 + 3),
         lambda x: x.cumsum(0),
         lambda x: (x > 0).cumsum(0),
+        lambda x: x[x.shape[0] // 2 :],
+        lambda x: torch.ones(x.shape[0] % 3 + 1),
+        lambda x: x[: torch.sym_min(x.shape[0], 6)],
+        lambda x: x.topk(torch.sym_min(x.shape[0], 6), 0).values,
+        lambda x: x.split([x.shape[0] // 3, x.shape[0] - x.shape[0] // 3])[1],
     ],
 )
 def test_expressions_of_dynamic_sizes(function):
@@ -156,6 +161,47 @@ def test_expressions_of_dynamic_sizes(function):
         x = torch.randn(size, 4)
         (got,) = evaluate(model, x)
         np.testing.assert_allclose(got, function(x), atol=1e-6)
+
+
+def _first(x, count):
+    number = count.item()
+    torch._check(number >= 0)
+    torch._check(number <= x.shape[0])
+    return x[:number] * 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, count: torch.nonzero(x),
+        lambda x, count: x[x > 0],
+        lambda x, count: x[x[:, 0] > 0] * 2,
+        lambda x, count: x[:, x.sum(0) > 0].sum(0),
+        lambda x, count: torch.masked_select(x, x > 0).exp(),
+        _first,
+    ],
+)
+def test_sizes_that_depend_on_values(function):
+    model = pyc_torch.from_torch(function, (TensorSpec("f32", "s", 4), torch.tensor(2)))
+    for size in (5, 2, 8):
+        x, count = torch.randn(size, 4), torch.tensor(size // 2)
+        for values in (x, -x.abs()):
+            (got,) = evaluate(model, values, count)
+            np.testing.assert_allclose(got, function(values, count), atol=1e-6)
+
+
+def test_rows_split_into_the_sizes_of_another_input_are_a_view():
+    def function(x, ids):
+        return x.view(ids.shape[0], ids.shape[1], 8).transpose(0, 1)
+
+    dims = ({0: torch.export.Dim.AUTO}, {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO})
+    given = (torch.ones(6, 8), torch.ones(2, 3))
+    model = pyc_torch.from_torch(function, given, dynamic_shapes=(dims,))
+    assert "pyc.gather" not in str(import_torch(model))
+    for batch, length in ((2, 3), (5, 2), (3, 7)):
+        x, ids = torch.randn(batch * length, 8), torch.zeros(batch, length)
+        (got,) = evaluate(model, x, ids)
+        np.testing.assert_array_equal(got, function(x, ids))
 
 
 class Counter(torch.nn.Module):

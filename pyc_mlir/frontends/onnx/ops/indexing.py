@@ -29,6 +29,7 @@ from pyc_mlir.frontends.importing.shaping import (
     take,
     take_along,
     top_k,
+    true_places,
     window,
 )
 from pyc_mlir.frontends.importing.sizes import SymbolicSize, bounds, extremum
@@ -173,16 +174,10 @@ def compress(b: Any, x: Any, condition: Any, *, axis: int | None = None) -> Any:
 @node("NonZero")
 def nonzero(b: Any, x: Any) -> Any:
     """Return the indices of the elements that are not 0, [rank, number of them]."""
-    dims = b.dims(x)
-    places = b.nonzero(b.reshape(x if b.type_of(x).dtype == BOOL else b.ne(x, 0), shape=(-1,)))
-    if not dims:
-        return take(b, b.expand_dims(places, 0), 0, 0, 0)
-    rows = []
-    for axis, size in enumerate(dims):
-        step = product(dims[axis + 1 :])
-        row = places if step == 1 else b.div(places, extent_value(b, step))
-        rows.append(row if axis == 0 else b.rem(row, extent_value(b, size)))
-    return chain(b, [b.expand_dims(row, 0) for row in rows], 0)
+    mask = x if b.type_of(x).dtype == BOOL else b.ne(x, 0)
+    if not b.dims(x):
+        return take(b, b.expand_dims(b.nonzero(b.reshape(mask, shape=(-1,))), 0), 0, 0, 0)
+    return chain(b, [b.expand_dims(row, 0) for row in true_places(b, mask)], 0)
 
 
 @node("ReverseSequence")

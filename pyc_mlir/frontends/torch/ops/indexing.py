@@ -9,12 +9,14 @@ from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.types import BOOL, I64
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import (
+    broadcast_extents,
     chain,
     expand_to,
     merge,
     product,
     reshape_to,
     take,
+    true_places,
 )
 from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
 from pyc_mlir.frontends.torch.ops.handler import AtenCall, aten, static_size, static_sizes
@@ -66,13 +68,12 @@ def _plus(b: Any, total: Any, place: Any, stride: Extent) -> Any:
 
 @aten("index.Tensor", "_unsafe_index.Tensor")
 def index(b: Any, x: Any, indices: list[Any]) -> Any:
-    """numpy's advanced indexing by integer tensors: one gather of linear indices."""
+    """numpy's advanced indexing by integers and masks: one gather of linear indices."""
     rank, dims = b.type_of(x).rank, b.dims(x)
-    if any(v is not None and b.type_of(v).dtype == BOOL for v in indices):
-        raise unsupported(
-            "a boolean mask as an index, whose result's size depends on the data: expected "
-            "integers; use `torch.where` with a value"
-        )
+    # A mask of several dimensions is an index into each of them.
+    masks = [v is not None and b.type_of(v).dtype == BOOL for v in indices]
+    groups = (true_places(b, v) if m else [v] for v, m in zip(indices, masks, strict=True))
+    indices = [v for group in groups for v in group]
     places = [i for i, v in enumerate(indices) if v is not None]
     if not places:
         return x
@@ -88,6 +89,23 @@ def index(b: Any, x: Any, indices: list[Any]) -> Any:
     joined = product([dims[i] for i in places])
     x = reshape_to(b, x, (*(dims[i] for i in before), joined, *(dims[i] for i in after)))
     return b.gather(x, linear, axis=len(before))
+
+
+@aten("nonzero.default")
+def nonzero(b: Any, x: Any) -> Any:
+    """Return the indices of the elements that are not 0, [number of them, rank]."""
+    if not b.dims(x):
+        raise unsupported("the places of a scalar: expected a rank of 1 or more")
+    mask = x if b.type_of(x).dtype == BOOL else b.compare(x, b.scalar(0, x), predicate="ne")
+    return chain(b, [b.expand_dims(row, 1) for row in true_places(b, mask)], 1)
+
+
+@aten("masked_select.default")
+def masked_select(b: Any, x: Any, mask: Any) -> Any:
+    """Return the elements where a mask is true, in order, as a vector."""
+    dims = broadcast_extents(b.dims(x), b.dims(mask))
+    x, mask = (b.reshape(expand_to(b, v, dims), shape=(-1,)) for v in (x, mask))
+    return b.gather(x, b.nonzero(mask), axis=0)
 
 
 def linear_index(b: Any, indices: list[Any], dims: list[Extent]) -> Any:

@@ -180,9 +180,7 @@ def histogram(n: AtenCall, x: Any, *, bins: int = 100) -> Any:
 
 
 @aten("sort.default", "sort.stable", "topk.default", "argsort.default", "argsort.stable")
-def sort(
-    n: AtenCall, x: Any, *, descending: bool = False, largest: bool = True, k: Extent = -1
-) -> Any:
+def sort(n: AtenCall, x: Any, *, descending: bool = False, largest: bool = True) -> Any:
     """Sort values and their indices; equal ones keep their order, NaN is the greatest."""
     b = n.b
     if n.rank() == 0:
@@ -191,7 +189,7 @@ def sort(
     axis = n.axis("dim", -1)
     keys = b.cast(x, dtype=DTYPES["i8"]) if b.type_of(x).dtype == BOOL else x
     down = bool(largest if n.op == "topk" else descending)
-    index = top_k(b, keys, k, axis, down)[1]
+    index = top_k(b, keys, n.arg("k", -1), axis, down)[1]
     return index if n.op == "argsort" else (take_along(b, x, index, axis), index)
 
 
