@@ -119,7 +119,7 @@ class GraphBuilder(IRBuilder):
         if not few or type_.dtype not in (DTYPES["i32"], I64):
             return None
         if value not in self._as_sizes:
-            entries = np.empty(type_.shape, object)
+            entries = np.empty([d or 0 for d in type_.shape], object)
             for place in np.ndindex(*entries.shape):
                 name = f"%{len(self._numbers)}"
                 self.define(name, value, *place)

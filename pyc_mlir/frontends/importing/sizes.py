@@ -130,8 +130,9 @@ class Computed(str):
         return made
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, Computed) and self.function == other.function
-        return same and self.terms == other.terms
+        if not isinstance(other, Computed):
+            return False
+        return (self.function, self.terms) == (other.function, other.terms)
 
     def __hash__(self) -> int:
         return hash((self.function, self.terms))

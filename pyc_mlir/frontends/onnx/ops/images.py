@@ -625,16 +625,16 @@ def _by_matrices(
         for axis in axes:
             targets.setdefault(axis, _Target(type_.shape[axis] or -1, 1.0))
     for axis, target in sorted(targets.items()):
-        size = type_.shape[axis]
-        known = size is not None and isinstance(target.size, int)
-        if not known or not 0 < size * target.size <= _MAX_ENTRIES:
+        size, out_size, scale = type_.shape[axis], target.size, target.scale
+        known = isinstance(size, int) and isinstance(out_size, int)
+        if not known or scale is None or not 0 < size * out_size <= _MAX_ENTRIES:
             raise unsupported("a dynamic, empty or too large axis: expected static sizes")
         u = _places(n, how, axes, axis, size, target)
         if how == _CROP:
             beyond = (u < 0) | (u > size - 1)
             column = beyond.reshape([-1 if i == axis else 1 for i in range(type_.rank)])
             outside = column if outside is None else outside | column
-        matrix = b.constant(_matrix(form, u, size, target.scale).astype(wide))
+        matrix = b.constant(_matrix(form, u, size, scale).astype(wide))
         order = (*(i for i in range(type_.rank) if i != axis), axis)
         back = tuple(order.index(i) for i in range(type_.rank))
         out = b.transpose(b.matmul(b.transpose(out, permutation=order), matrix), permutation=back)
@@ -648,6 +648,7 @@ def _places(
     n: OnnxNode, how: str, axes: Sequence[int], axis: int, size: int, target: _Target
 ) -> np.ndarray:
     """Return the coordinate of each element of the result."""
+    assert isinstance(target.size, int) and target.scale is not None
     index = np.arange(target.size, dtype=np.float64)
     if how != _CROP:
         return coordinates_of(index, size, target.size, target.scale, how)
