@@ -33,7 +33,13 @@ from pyc_mlir.pipelines.kernels.knobs import Sized, known, no_kernel
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.functions import STEPS
 from pyc_mlir.pipelines.kernels.lang.language import HALVES
-from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise, PointwiseStep, Read, in_halves
+from pyc_mlir.pipelines.kernels.lang.pointwise import (
+    OWN,
+    Pointwise,
+    PointwiseStep,
+    Read,
+    in_halves,
+)
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.work import Work, WorkOp, float_type, nominal, sizes
 
@@ -94,6 +100,8 @@ class MatrixView:
 
     shape: Shape
     cut: int
+    # False where unknown sizes of what is read are not compared with the tensor's.
+    checked: bool = True
 
     @property
     def rows(self) -> int | None:
@@ -121,7 +129,12 @@ class MatrixView:
             return None
         columns = {mine == whole for mine, whole in pairs[self.cut :] if whole != 1}
         along = columns == {True}
-        return _rows(pairs[: self.cut], along) if len(columns) < 2 else None
+        return self._read(pairs[: self.cut], along) if len(columns) < 2 else None
+
+    def _read(self, pairs: Sequence[tuple[int | None, int | None]], along: bool) -> Read | None:
+        """Return the read, by the sizes of value and tensor in each dimension that is rows."""
+        read = _rows(pairs, along)
+        return None if read is not None and read.count == OWN and not self.checked else read
 
 
 def _rows(pairs: Sequence[tuple[int | None, int | None]], along: bool) -> Read | None:
@@ -137,11 +150,37 @@ def _rows(pairs: Sequence[tuple[int | None, int | None]], along: bool) -> Read |
         return None
     if kinds == [True]:
         return Read(down=True, along=along)
-    # That unknown sizes fit cannot be checked once they are products.
     kept, each = runs[kinds.index(True)][1], 1 if kinds[-1] else runs[-1][1]
-    if kept is None or each is None:
+    if each is None or (kept is None and kinds[0]):
         return None
-    return Read(True, along, each, 0 if kinds[0] else kept)
+    return Read(True, along, each, 0 if kinds[0] else OWN if kept is None else kept)
+
+
+@dataclass(frozen=True)
+class LetterView(MatrixView):
+    """The result of a product as a matrix, with a letter for each dimension but the last one.
+
+    What is read at several dimensions of it, or at unknown sizes, is read by letters.
+    """
+
+    letters: str = ""
+
+    def feed(self, value: int, shape: Shape, read: Read) -> Feed:
+        """Return how a value becomes the operand that `read` declares: each letter a dimension."""
+        if not read.letters:
+            return super().feed(value, shape, read)
+        own = f"{self.letters}n"[-len(shape) :]
+        starts = [i for i, x in enumerate(own) if x in read.letters or (x == "n" and read.along)]
+        return Feed(value, tuple(starts[1:]))
+
+    def _read(self, pairs: Sequence[tuple[int | None, int | None]], along: bool) -> Read | None:
+        plain = _rows(pairs, along)
+        if plain is not None and (not plain.down or self.rows is not None):
+            return plain
+        whole = all(mine == size for mine, size in pairs)
+        zipped = zip(self.letters, pairs, strict=True)
+        kept = (x for x, (mine, size) in zipped if whole or (mine == size != 1))
+        return Read(True, along, letters="".join(kept))
 
 
 @dataclass(frozen=True)
@@ -163,7 +202,7 @@ def find(
     if first == end:
         return MatchedProgram()
     shapes = [work.type(own).shape, work.nodes[end - 1].type.shape]
-    if shapes != [view.shape] * 2 or not _is_elementwise(work, first, end):
+    if shapes != [view.shape] * 2 or _is_mask(work, own) or not _is_elementwise(work, first, end):
         return None
     outside = dict.fromkeys(
         v for n in work.nodes[first:end] for v in n.operands if v < work.number_of(first)
@@ -177,14 +216,23 @@ def find(
         read = view.read(work.type(value).shape)
         if read is None:
             return None
-        reads[value] = read
-    order = [own, *reads, *constants, *range(work.number_of(first), work.number_of(end))]
+        reads[value] = replace(read, dtype="i8") if _is_mask(work, value) else read
+    # A mask is read as numbers, which are compared with 0: a constant of no value.
+    masks = [v for v in reads if _is_mask(work, v)]
+    constants |= dict.fromkeys([-1] * bool(masks), 0.0)
+    order = [own, *reads, *constants]
     numbers = {v: n for n, v in enumerate(order)}
-    steps = tuple(
-        # A power is a square here.
-        PointwiseStep(_op(work, node), tuple(numbers[v] for v in operands))
-        for node in work.nodes[first:end]
-        for operands in [node.operands[:1] * 2 if node.name == "pow" else node.operands]
+    tests = [PointwiseStep("ne", (numbers[v], numbers[-1])) for v in masks]
+    made = (*masks, *range(work.number_of(first), work.number_of(end)))
+    numbers |= {v: n for n, v in enumerate(made, len(order))}
+    steps = (
+        *tests,
+        *(
+            # A power is a square here.
+            PointwiseStep(_op(work, node), tuple(numbers[v] for v in operands))
+            for node in work.nodes[first:end]
+            for operands in [node.operands[:1] * 2 if node.name == "pow" else node.operands]
+        ),
     )
     feeds = tuple(view.feed(v, work.type(v).shape, r) for v, r in reads.items())
     try:
@@ -220,10 +268,15 @@ def _is_elementwise(work: Work, first: int, end: int) -> bool:
     """Return whether each op is a step, with operands and results of one float type."""
     nodes = work.nodes[first:end]
     outside = [v for n in nodes for v in n.operands if v < work.number_of(first)]
+    outside = [v for v in outside if not _is_mask(work, v)]
     values = [work.number_of(first + i) for i, n in enumerate(nodes) if n.name != "compare"]
     known = all(_op(work, n) for n in nodes)
     same = float_type(work, [*outside, *values, work.number_of(end - 1)])
     return known and same != ""
+
+
+def _is_mask(work: Work, value: int) -> bool:
+    return work.type(value).dtype == np.bool_
 
 
 def _op(work: Work, node: WorkOp) -> str:
@@ -323,7 +376,7 @@ class Contraction(Sized):
     def operands(self, epilogue: Pointwise) -> tuple[Operand, ...]:
         """Return a kernel's operands: a, b, what the epilogue reads, c."""
         left, right, result = (tuple(self.sizes[x] for x in o) for o in self.orders)
-        reads = epilogue.operands("e", *self.matrix)
+        reads = epilogue.operands("e", *self.matrix, self.sizes)
         return (Operand("a", left), Operand("b", right), *reads, Operand("c", result, "out"))
 
 
@@ -434,19 +487,22 @@ def _with_epilogue(
     shape = work.nodes[covers - 1].type.shape
     if turned := _turned(work, covers, orders, known):
         return turned
-    product = covers
-    covers, found = longest(work, covers, MatrixView(shape, len(shape) - 1))
     dims: dict[str, Dim] = {x: x if size is None else size for x, size in known.items()}
     batch = tuple(dims[x] for x in order if x not in "mn")
     what = Contraction(
         *(batch, dims["m"], dims["n"], dims["k"]), *(a.order, b.order, "".join(order))
     )
-    if isinstance(what.matrix[0], str) and len(what.result) > 2 and found.program.reads:
-        # Sizes of what is read could not be checked against the dimensions of the result.
-        covers, found = product, MatchedProgram()
     dynamic = {x: NOMINAL_DIMENSION for x, size in known.items() if size is None}
-    feeds = (a.feed, b.feed, *found.feeds)
-    return _flat(work, Matched(what, found.program, covers, feeds, dynamic), a)
+    view = MatrixView(shape, len(shape) - 1)
+    flat = _flat(work, what, a)
+    if flat is None:
+        view = LetterView(shape, len(shape) - 1, letters=what.result[:-1])
+    covers, found = longest(work, covers, view)
+    if flat is None:
+        return Matched(what, found.program, covers, (a.feed, b.feed, *found.feeds), dynamic)
+    sized = dynamic | {"m": nominal(work.type(a.value).shape[:-1])}
+    feeds = (Feed.matrix(work, a.value), b.feed, *found.feeds)
+    return Matched(flat, found.program, covers, feeds, sized)
 
 
 def _turned(
@@ -480,17 +536,12 @@ def _turned(
     return Matched(what, found.program, covers, feeds, {})
 
 
-def _flat(work: Work, matched: Matched, a: _Side) -> Matched:
-    """Return a batch that only the left side has, as more rows of one matrix."""
-    what = matched.what
+def _flat(work: Work, what: Contraction, a: _Side) -> Contraction | None:
+    """Return a batch that only the left side has, as more rows of one matrix; None for others."""
     in_order = a.order == f"{what.letters}mk" and what.result == f"{what.letters}mn"
     if not what.letters or set(what.letters) & set(what.right) or not in_order:
-        return matched
+        return None
     if isinstance(what.columns, str) or len(a.order) != len(a.letters):
-        return matched
-    shape = work.type(a.value).shape
-    rows = sizes(shape[:-1]) or "m"
-    flat = Contraction((), rows, what.columns, what.depth, "mk", what.right, "mn")
-    sized = matched.nominal | {"m": nominal(shape[:-1])}
-    feeds = (Feed.matrix(work, a.value), *matched.feeds[1:])
-    return replace(matched, what=flat, feeds=feeds, nominal=sized)
+        return None
+    rows = sizes(work.type(a.value).shape[:-1]) or "m"
+    return Contraction((), rows, what.columns, what.depth, "mk", what.right, "mn")

@@ -22,7 +22,7 @@ from pyc_mlir.pipelines.kernels.knobs import known
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory, Place
 from pyc_mlir.pipelines.kernels.lang.narrow import Narrow
-from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Lettered, Pointwise
 from pyc_mlir.pipelines.kernels.lang.tiles import local_memory
 from pyc_mlir.pipelines.kernels.lang.values import (
     Condition,
@@ -346,17 +346,20 @@ def refuse_tile(family: str, height: int, panel: int, target: Target) -> str:
     return ""
 
 
-def overwritable(program: Pointwise, rows: Dim, once: bool = True) -> tuple[tuple[str, str], ...]:
+def overwritable(
+    program: Pointwise, rows: Dim, once: bool = True, letters: str = ""
+) -> tuple[tuple[str, str], ...]:
     """Return what c may replace: what is read where c is written, if c is written `once`.
 
-    Where the depth is summed in blocks, c holds partial sums before the epilogue reads.
+    Where the depth is summed in blocks, c holds partial sums before the epilogue reads. `letters`
+    are those of c's rows.
     """
     reads = enumerate(program.reads) if once else ()
-    return tuple(("c", f"e{n}") for n, read in reads if read.is_alike(rows))
+    return tuple(("c", f"e{n}") for n, read in reads if read.is_alike(rows, letters))
 
 
-# A row of a result: its number in the epilogue's matrix, and its place in the result's memory.
-Row = tuple[Index, Sequence[Place]]
+# A row of a result: what the epilogue knows it by, and its place in the result's memory.
+Row = tuple[Index | Lettered, Sequence[Place]]
 
 
 def matrix_rows(start: Index) -> Callable[[Index], Row]:

@@ -24,6 +24,7 @@ from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.match import Feed
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
+from pyc_mlir.pipelines.linalg.elementwise import cast
 from pyc_mlir.pipelines.linalg.lowering import LoweredDim, LoweredTensor, Lowering, product
 from pyc_mlir.pipelines.linalg.products import window_count
 from pyc_mlir.pipelines.linalg.structured import reshape
@@ -67,6 +68,8 @@ class KernelCalls:
         for operand, feed in zip(inputs, attached.feeds, strict=True):
             _require(0 <= feed.value < len(values), f"one of {len(values)} values", feed)
             value = values[feed.value]
+            if operand.dtype == "i8" and value.dtype == np.bool_:
+                value = cast(b, value, dtype=np.dtype(np.int8))
             tensor = self._view(b, value, feed, operand)
             _require(_fits(tensor, operand), f"a value for {_text(operand)}", tensor.type)
             sizes.meet(operand, value, feed)
@@ -75,6 +78,8 @@ class KernelCalls:
         known = sizes.of_operand(out)
         dims = sizes.of_result(out, result)
         sizes.meet_result(kernel, dims)
+        for operand, feed in zip(inputs, attached.feeds, strict=True):
+            sizes.meet_rows(operand, values[feed.value], dims)
         counted = [o for o in kernel.inputs if o in COUNTED]
         operands += [self.counts.get(o.name) or zero_counts(o) for o in counted]
         made = ir.Operation.create(
@@ -229,6 +234,13 @@ class _Sizes:
             # An input of a lower rank lacks leading dimensions.
             for a, b in zip(reversed(first), reversed(run), strict=False):
                 self.b.require_equal(a, b, f"sizes `{name}` {self.what}")
+
+    def meet_rows(self, operand: Operand, value: LoweredTensor, dims: Sequence[LoweredDim]) -> None:
+        """Check a value that is repeated over rows of the result in each of its dimensions."""
+        if f"{operand.name}_rows" in operand.shape:
+            for a, b in zip(reversed(value.dims), reversed(dims), strict=False):
+                if a.static != 1:
+                    self.b.require_equal(a, b, f"sizes of `{operand.name}` {self.what}")
 
 
 def _counting(dims: Sequence[LoweredDim]) -> tuple[LoweredDim, ...]:

@@ -37,7 +37,7 @@ from pyc_mlir.pipelines.kernels.knobs import (
 from pyc_mlir.pipelines.kernels.lang import values as ops
 from pyc_mlir.pipelines.kernels.lang.carrier import Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory, Place
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Lettered, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector
 from pyc_mlir.pipelines.kernels.match import Contraction, KernelOffer, find_product
 from pyc_mlir.pipelines.kernels.nest import Depth, Finish, ProductTile, Row, local
@@ -78,12 +78,12 @@ class BatchMatrix:
         known = {**self.batch, **place}
         return [known[x] for x in self.order]
 
-    def row(self, **place: Index) -> Index:
-        """Return the number of a row, all dimensions but the last one taken as rows."""
-        number = Index.of(0)
+    def row(self, **place: Index) -> Lettered:
+        """Return a row as an epilogue knows it, all dimensions but the last one taken as rows."""
+        number, letters = Index.of(0), {**self.batch, **place}
         for letter, size in zip(self.order[:-1], self.memory.shape, strict=False):
-            number = number * size + {**self.batch, **place}[letter]
-        return number
+            number = number * size + letters[letter]
+        return Lettered(number, letters)
 
 
 @dataclass(frozen=True)
@@ -224,8 +224,9 @@ class BatchGemm(_Knobs, family="batch_gemm"):
         return nest.refuse_tile(self.family, self.height, self.panel, target)
 
     def _in_place(self) -> tuple[tuple[str, str], ...]:
-        once = isinstance(self.what.depth, int) and self.what.depth <= self.depth_block
-        return nest.overwritable(self.epilogue, self.what.matrix[0], once)
+        what = self.what
+        once = isinstance(what.depth, int) and what.depth <= self.depth_block
+        return nest.overwritable(self.epilogue, what.matrix[0], once, what.result[:-1])
 
     def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
         deep = -(-self.depth_block // _DEEP) * _DEEP
@@ -491,7 +492,9 @@ class Gemv(_Knobs, family="gemv"):
         return Gemv(what, **{**knobs, **others})
 
     def _in_place(self) -> tuple[tuple[str, str], ...]:
-        return nest.overwritable(self.epilogue, self.what.matrix[0], self.what.transposed)
+        what = self.what
+        rows, letters = what.matrix[0], what.result[:-1]
+        return nest.overwritable(self.epilogue, rows, what.transposed, letters)
 
     def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
         built = Stream(k, self, InKernel.of(k, self.epilogue, "e", memory))

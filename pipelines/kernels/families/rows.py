@@ -340,14 +340,14 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     along = axes is not None and [a % max(len(shape), 1) for a in axes] == [len(shape) - 1]
     if not along or 0 in shape:
         return []
-    view = MatrixView(shape, len(shape) - 1)
+    reduces = _operation(node) in REDUCTIONS
+    view = MatrixView(shape, len(shape) - 1, checked=not reduces)
     start = _start(work, anchor, view)
     if start is None or any(v >= len(work.inputs) for v in weights):
         return []
     if any(work.type(v).shape != shape[-1:] for v in weights):
         return []
     own, before = start
-    reduces = _operation(node) in REDUCTIONS
     result = MatrixView(node.type.shape, view.cut) if reduces else view
     covers, after = longest(work, anchor + 1, result)
     if not work.closed(covers):

@@ -13,9 +13,8 @@ A kernel declares `operands`, holds their memory (`InKernel`) and asks for each 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
+from types import MappingProxyType
 from typing import Any
-
-import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.elementwise import TRANSCENDENTAL_FLOPS
@@ -24,38 +23,65 @@ from pyc_mlir.pipelines.kernels.lang.functions import STEPS
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector
 
+# As the `count` of a read: that of the operand's own rows, a number that is not known.
+OWN = -1
+
+
+@dataclass(frozen=True)
+class Lettered:
+    """A row of a product's result: its number, and its place along the dimension of each letter."""
+
+    number: Index
+    letters: Mapping[str, Index]
+
 
 @dataclass(frozen=True)
 class Read:
     """A further operand: which number of it belongs to the place (i, j) of the matrix.
 
-    `down`: it has rows, of which (i // each) % count is read (without `% count` where that is 0).
-    `along`: it has the matrix's columns, of which j is read. Neither: it is one number.
+    `down`: it has rows, of which (i // each) % count is read (without `% count` where that is 0;
+    `OWN` stands for the operand's rows). With `letters` it has these dimensions of a product's
+    result in place of rows. `along`: it has the matrix's columns, of which j is read. Nothing of
+    it: it is one number. `dtype` is ``i8`` for booleans, which are 0 or 1 then.
     """
 
     down: bool
     along: bool
     each: int = 1
     count: int = 0
+    letters: str = ""
+    dtype: str = "f32"
 
-    def operand(self, name: str, rows: Dim, columns: Dim) -> Operand:
+    def operand(self, name: str, rows: Dim, columns: Dim, sizes: Mapping[str, Dim]) -> Operand:
         """Return the operand called `name`; what is stretched over dynamic rows is dynamic."""
-        shape = (self._rows(name, rows),) * self.down + (columns,) * self.along
-        return Operand(name, shape or (1,))
+        shape = tuple(sizes[x] for x in self.letters) or (self._rows(name, rows),) * self.down
+        return Operand(name, (*shape, *(columns,) * self.along) or (1,), dtype=self.dtype)
 
     def _rows(self, name: str, rows: Dim) -> Dim:
-        if self.count or self.each == 1:
+        if self.count > 0 or (self.count, self.each) == (0, 1):
             return self.count or rows
-        return rows // self.each if isinstance(rows, int) else f"{name}_rows"
+        if isinstance(rows, int) and self.count == 0:
+            return rows // self.each
+        return f"{name}_rows"
 
-    def row(self, i: Any) -> Any:
-        """Return the row of the operand to read, for a row or an array of rows of the matrix."""
-        i = i // self.each
-        return i % self.count if self.count else i
+    def row(self, i: Any, own: Any = 0) -> Any:
+        """Return the row to read, of `own` rows, for a row or an array of rows of the matrix."""
+        i, count = i // self.each, own if self.count == OWN else self.count
+        return i % count if self.count else i
 
-    def is_alike(self, rows: Dim) -> bool:
+    def place(self, i: Index | Lettered, memory: Memory) -> list[Index]:
+        """Return the place in all dimensions but the columns, for a row of the matrix."""
+        if isinstance(i, Lettered):
+            if self.letters:
+                return [i.letters[x] for x in self.letters]
+            i = i.number
+        return [self.row(i, memory.shape[0])] if self.down else []
+
+    def is_alike(self, rows: Dim, letters: str = "") -> bool:
         """Return whether the operand is a matrix like the kernel's, read at the computed place."""
-        return self.along and (self.each, self.count) == (1, 0) and (self.down or rows == 1)
+        plain = self.dtype == "f32" and (self.each, self.count) == (1, 0)
+        same = self.letters == letters if self.letters else self.down or rows == 1
+        return self.along and plain and same
 
 
 FULL = Read(down=True, along=True)
@@ -115,14 +141,19 @@ class Pointwise:
         """True where a function costs more than reading and writing its number."""
         return any(STEPS[s.op].flops >= TRANSCENDENTAL_FLOPS for s in self.steps)
 
-    def operands(self, prefix: str, rows: Dim, columns: Dim) -> tuple[Operand, ...]:
-        """Return the kernel's operands for the reads, ``<prefix>0`` and so on."""
-        return tuple(r.operand(f"{prefix}{n}", rows, columns) for n, r in enumerate(self.reads))
+    def operands(
+        self, prefix: str, rows: Dim, columns: Dim, sizes: Mapping[str, Dim] = MappingProxyType({})
+    ) -> tuple[Operand, ...]:
+        """Return the kernel's operands for the reads, ``<prefix>0`` and so on.
+
+        `sizes` are those of letters.
+        """
+        named = ((f"{prefix}{n}", read) for n, read in enumerate(self.reads))
+        return tuple(read.operand(name, rows, columns, sizes) for name, read in named)
 
     def read_bytes(self, rows: int, columns: int) -> int:
         """Count the bytes of the reads, for a matrix of that size."""
-        known = (o.shape for o in self.operands("r", rows, columns))
-        return 4 * sum(int(np.prod([d for d in shape if isinstance(d, int)])) for shape in known)
+        return sum(o.nbytes for o in self.operands("r", rows, columns))
 
 
 NOTHING = Pointwise()
@@ -165,7 +196,7 @@ class InKernel:
             k, program, tuple(memory[f"{prefix}{n}"] for n in range(len(program.reads)))
         )
 
-    def row(self, i: Index) -> Callable[[Vector, Lanes], Vector]:
+    def row(self, i: Index | Lettered) -> Callable[[Vector, Lanes], Vector]:
         """Return the program on the kernel's value at a place of row `i`.
 
         What is the same along the row is computed here, once.
@@ -174,15 +205,15 @@ class InKernel:
         fixed: dict[int, Any] = dict(enumerate(constants, self._first_constant))
         for value, read, memory in self._reads():
             if not read.along:
-                place = read.row(i) if read.down else 0
-                fixed[value] = memory.number(place).across(self.k.lanes)
+                place = read.place(i, memory) or [0]
+                fixed[value] = memory.number(*place).across(self.k.lanes)
         rest = _steps(self.program, fixed)
 
         def apply(own: Vector, at: Lanes) -> Vector:
             values = {**fixed, 0: own}
             for value, read, memory in self._reads():
                 if read.along:
-                    values[value] = memory.load(read.row(i), at) if read.down else memory.load(at)
+                    values[value] = memory.load(*read.place(i, memory), at)
             left = _steps(self.program, values, rest)
             assert not left, "all operands are known along a row"
             return values[max(values)] if self.program.steps else own

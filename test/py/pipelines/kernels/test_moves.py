@@ -9,7 +9,9 @@ from kernel_runs import Kernels, any_target, targets
 from kernel_works import lone
 
 from pyc_mlir import compile, nn
+from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import tensor
+from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.pipelines.kernels.families.moves import CONCAT, RESIZE, TRANSPOSE, Transpose
 from pyc_mlir.pipelines.kernels.match import Feed
 from pyc_mlir.pipelines.target.target import Target
@@ -191,3 +193,23 @@ def test_a_decoder_grows_its_images_in_their_layout():
     assert "resize:resize" in chosen and "NHWC" in chosen
     want = compile(decoder, [x], kernels="iree", device=Device("local-sync"))(x)
     assert np.abs(np.asarray(program(x)) - np.asarray(want)).max() < 1e-4
+
+
+def turned(x, cos, sin):
+    """The halves of heads, turned by an angle for each place of a sequence."""
+    half = x.shape[-1] // 2
+    other = np.concatenate([-x[..., half:], x[..., :half]], axis=-1)
+    return x * cos + other * sin
+
+
+def test_what_a_sequence_of_unknown_length_has_once_is_read_by_a_kernel_of_all_heads():
+    specs = [TensorSpec("f32", None, 3, None, 32), *[TensorSpec("f32", 1, 1, None, 32)] * 2]
+    program = compile(turned, specs, target=any_target(), device=Device("local-sync"))
+    assert "concat:concat+mul+add" in [d.chosen for d in program.artifact.decisions]
+    for batch, length in ((2, 5), (1, 1), (3, 70), (0, 4), (2, 0)):
+        random = np.random.default_rng(length)
+        x = random.normal(size=(batch, 3, length, 32)).astype(np.float32)
+        cos, sin = (random.normal(size=(1, 1, length, 32)).astype(np.float32) for _ in "ab")
+        np.testing.assert_allclose(program(x, cos, sin), turned(x, cos, sin), rtol=1e-5, atol=1e-6)
+    with pytest.raises(PycError):
+        program(np.ones((2, 3, 4, 32), np.float32), cos, np.ones((1, 1, 6, 32), np.float32))

@@ -1,5 +1,7 @@
 """Pointwise programs: each step against its op, reads of every kind, which groups become one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from conftest import FULL as FULL_RUN
@@ -25,13 +27,14 @@ from pyc_mlir.pipelines.kernels.lang.pointwise import (
     COLUMN,
     FULL,
     NUMBER,
+    OWN,
     ROW,
     InKernel,
     Pointwise,
     PointwiseStep,
     Read,
 )
-from pyc_mlir.pipelines.kernels.match import MatrixView
+from pyc_mlir.pipelines.kernels.match import Feed, LetterView, MatrixView
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import F32, Input, Work, WorkOp
 
@@ -264,6 +267,34 @@ def test_repeated_and_stretched_rows_and_what_cannot_be_said():
     assert MatrixView((None, 3, 8), 2).read((3, 8)) == Read(down=True, along=True, count=3)
     assert MatrixView((None, 3, 8), 2).read((None, 1, 8)) is None
     assert MatrixView((2, None, 8), 2).read((2, 1, 8)) is None
+    view = MatrixView((None, 3, None, 8), 3)
+    assert view.read((1, 1, None, 8)) == Read(down=True, along=True, count=OWN)
+    assert replace(view, checked=False).read((1, 1, None, 8)) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "letters", "cuts"),
+    [
+        ((None, 1, None, None), "am", (2, 3)),
+        ((None, 1, 1, None), "a", (3,)),
+        ((None, None), "m", (1,)),
+        ((1, 3, None, 1), "bm", (2,)),
+        ((None, 3, None, None), "abm", (1, 2, 3)),
+        ((1, 1, None), "", ()),
+    ],
+)
+def test_what_spreads_over_a_product_is_read_by_letters(shape, letters, cuts):
+    view = LetterView((None, 3, None, None), 3, letters="abm")
+    read = view.read(shape)
+    assert read is not None
+    assert read == Read(bool(letters), shape[-1] != 1, letters=letters)
+    assert view.feed(4, shape, read) == Feed(4, cuts)
+
+
+def test_known_rows_are_read_by_letters_only_where_they_must():
+    view = LetterView((2, 3, 4, 8), 3, letters="abm")
+    assert view.read((4, 8)) == Read(down=True, along=True, count=4)
+    assert view.read((2, 1, 4, 8)) == Read(down=True, along=True, letters="am")
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 8), (8,), (3, 1), (3, 8), (2, 1, 1), (), (2, 1, 8)])

@@ -6,12 +6,15 @@ from functools import partial
 import numpy as np
 import pytest
 from assembly import hottest, innermost_loops
+from conftest import sample
 from family_checks import computed
 from kernel_runs import Kernels, agrees, any_target, assembly, targets
 from kernel_works import layer, lone
 
 import pyc_mlir.dialects.ops  # noqa: F401
+from pyc_mlir import nn
 from pyc_mlir.api import compile
+from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.frontends.python.specs import TensorSpec
@@ -426,3 +429,55 @@ def test_programs_with_run_time_matrices(target):
             assert sum("gemm:" in c or "gemv:" in c for c in chosen) == 2
             exact = (q @ k * 0.25) @ v + q
             assert np.allclose(program(*arrays), exact, rtol=1e-5, atol=1e-5)
+
+
+def masked(x, y, mask):
+    """softmax of masked scores of several heads; booleans choose, numbers are added."""
+    scores = np.transpose(x, (0, 2, 1, 3)) @ np.transpose(y, (0, 2, 3, 1)) * np.float32(0.25)
+    if mask.dtype == np.bool_:
+        return nn.softmax(np.where(mask, scores, np.float32(-1e9)))
+    return nn.softmax(scores + mask)
+
+
+# The dimensions of a mask of three heads.
+MASKS = ("b1qk", "b11k", "11qk", "qk", "31k", "b3qk", "b1q1", "b111")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "i1"])
+@pytest.mark.parametrize("mask", sample(MASKS, 2))
+@pytest.mark.parametrize("known", [False, True])
+def test_a_mask_of_any_dimensions_joins_the_scores_of_heads(mask, dtype, known):
+    """One kernel has scores, scale and mask; sizes are known, or have several values."""
+    names = [int(x) if x in "13" else x for x in mask]
+    specs = [TensorSpec("f32", "b", "q", 3, 16), TensorSpec("f32", "b", "k", 3, 16)]
+    specs.append(TensorSpec(dtype, *names))
+    program, device = None, Device("local-sync")
+    for b, q, k in ((2, 5, 7), (1, 1, 1), (3, 40, 130), (0, 4, 5), (2, 0, 4)):
+        random, sizes = np.random.default_rng(q), {"b": b, "q": q, "k": k}
+        x, y = (random.normal(size=(b, n, 3, 16)).astype(np.float32) for n in (q, k))
+        m = random.normal(size=[sizes.get(str(n), n) for n in names]).astype(np.float32)
+        m = m > -0.5 if dtype == "i1" else m
+        if program is None:
+            given = [x, y, m] if known else specs
+            program = compile(masked, given, target=any_target(), device=device)
+        step = "select" if dtype == "i1" else "add"
+        chosen = [d.chosen for d in program.artifact.decisions]
+        assert f"batch_gemm:transpose+transpose+matmul+mul+{step}" in chosen
+        scores = np.einsum("bqhd,bkhd->bhqk", x, y).astype(np.float64) * 0.25
+        scores = np.where(m, scores, -1e9) if dtype == "i1" else scores + m
+        power = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
+        exact = power / power.sum(-1, keepdims=True)
+        got = np.asarray(program(x, y, m))
+        assert got.shape == exact.shape and np.allclose(got, exact, rtol=1e-4, atol=1e-5)
+        if known:
+            return
+
+
+def test_a_mask_of_other_sizes_than_the_scores_is_refused():
+    specs = [TensorSpec("f32", None, None, 3, 16)] * 2 + [TensorSpec("f32", None, 1, None, None)]
+    program = compile(masked, specs, device=Device("local-sync"))
+    x, y = np.ones((2, 4, 3, 16), np.float32), np.ones((2, 5, 3, 16), np.float32)
+    assert program(x, y, np.ones((2, 1, 4, 5), np.float32)).shape == (2, 3, 4, 5)
+    for shape in ((3, 1, 4, 5), (2, 1, 6, 5), (2, 1, 4, 7)):
+        with pytest.raises(PycError):
+            program(x, y, np.ones(shape, np.float32))
