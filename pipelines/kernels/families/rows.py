@@ -39,7 +39,7 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, WorkOp, float_type, nominal
 
 WEIGHTS = {"layernorm": ("scale", "shift"), "rmsnorm": ("scale",)}
-# Numbers of a row of f16 or bf16: 24 KB of f32 on the stack, of which IREE allows 32.
+# Numbers of a row of f16 or bf16 that are kept: 24 KB of f32 on the stack, of which IREE allows 32.
 WIDENED = 6144
 EXPONENTIALS = ("softmax", "log_softmax")
 OPERATIONS = (*EXPONENTIALS, *WEIGHTS, *REDUCTIONS)
@@ -55,7 +55,8 @@ class Rows(KernelKnobs, family="rows"):
     matrix, `unroll` is how many vectors a block has, `ahead` how many rows ahead are prefetched
     (0: none). `prologue` makes the numbers of a row
     from x, `epilogue` those of the result (of a reduction: one number a row, no columns to read).
-    Rows of a half `dtype` have at most `WIDENED` numbers: they are kept in f32 on the stack.
+    Rows of a half `dtype` of up to `WIDENED` numbers are kept in f32 on the stack; what is read
+    again of longer ones is computed again.
     """
 
     operation: str = field(metadata=one_of(OPERATIONS))
@@ -73,8 +74,6 @@ class Rows(KernelKnobs, family="rows"):
     def _misfit(self) -> str:
         if not math.isfinite(self.epsilon):
             return "a finite epsilon"
-        if self.dtype in HALVES and not (isinstance(self.columns, int) and self.columns <= WIDENED):
-            return f"at most {WIDENED} columns of {self.dtype}"
         if self.operation in REDUCTIONS and any(read.along for read in self.epilogue.reads):
             return "an epilogue without columns after a reduction"
         return ""
@@ -142,25 +141,36 @@ class Rows(KernelKnobs, family="rows"):
         x, y = memory["x"], memory["y"]
         before = InKernel.of(k, self.prologue, "before", memory)
         after = InKernel.of(k, self.epilogue, "after", memory)
-        held = local(k, int(self.columns)) if self.dtype in HALVES else None
-        with k.range(*self._part(k)) as i:
-            soon = ops.least(i + self.ahead, x.shape[0] - 1)
-            row = RowPass(k, self, x, y, i, soon, before.row(i), after.row(i), held)
-            if self.operation in REDUCTIONS:
-                reduce_row(row, self.operation)
-            elif self.operation == "softmax":
-                softmax(row)
-            elif self.operation == "log_softmax":
-                log_softmax(row)
-            else:
-                normalize(row, self.epsilon, *(memory[w] for w in WEIGHTS[self.operation]))
+        weights = [memory[w] for w in WEIGHTS.get(self.operation, ())]
+
+        def rows(held: Memory | None) -> None:
+            with k.range(*self._part(k)) as i:
+                soon = ops.least(i + self.ahead, x.shape[0] - 1)
+                row = RowPass(k, self, x, y, i, soon, before.row(i), after.row(i), held)
+                if self.operation in REDUCTIONS:
+                    reduce_row(row, self.operation)
+                elif self.operation == "softmax":
+                    softmax(row)
+                elif self.operation == "log_softmax":
+                    log_softmax(row)
+                else:
+                    normalize(row, self.epsilon, *weights)
+
+        most = self.columns if isinstance(self.columns, int) else WIDENED
+        if self.dtype not in HALVES or self.operation in REDUCTIONS or most > WIDENED:
+            return rows(None)
+        held = local(k, most)
+        if isinstance(self.columns, int):
+            return rows(held)
+        k.either(Index.of(WIDENED) < x.shape[1], [], lambda: rows(None), lambda: rows(held))
+        return None
 
 
 @dataclass(frozen=True)
 class RowPass:
     """A pass over row `i` of `x` to `y`: the row needed soon, what is done before and after.
 
-    `held` is memory for a row of f32 where x and y are of a half type.
+    `held` is memory for a row of f32 where x and y are of a half type and the row is not long.
     """
 
     k: Build
@@ -200,24 +210,29 @@ class RowPass:
         return value
 
     def again(self, at: Lanes) -> Vector:
-        """Read the row's numbers again."""
-        return self.kept(at) if self._kept else self.x.load(self.i, at)
+        """Read the row's numbers again, or compute them again."""
+        return self.kept(at) if self._kept else self.before(self.x.load(self.i, at), at)
 
     def keep(self, value: Vector, at: Lanes) -> None:
-        """Write numbers that are read again, exactly: y's own row holds them."""
-        if self.held is None:
-            self.y.store(value, self.i, at)
-        else:
+        """Write numbers that are read again, exactly: y's own row holds them, if anything does."""
+        if self.held is not None:
             self.held.store(value, at)
+        elif self.holds:
+            self.y.store(value, self.i, at)
 
     def kept(self, at: Lanes) -> Vector:
         """Read what `keep` wrote."""
         return self.y.load(self.i, at) if self.held is None else self.held.load(at)
 
     @property
+    def holds(self) -> bool:
+        """True where numbers of f32 can be kept for a whole row."""
+        return self.held is not None or self.y.dtype not in HALVES
+
+    @property
     def _kept(self) -> bool:
         made = bool(self.knobs.prologue.steps) or self.held is not None
-        return made and self.knobs.operation not in REDUCTIONS
+        return made and self.holds and self.knobs.operation not in REDUCTIONS
 
     def finish(self, value: Vector, at: Lanes) -> None:
         """Write the result's numbers."""
@@ -244,18 +259,21 @@ def softmax(row: RowPass) -> None:
     def peak(at: Lanes) -> Any:
         return row.first(at)
 
+    def power(at: Lanes) -> Vector:
+        return exp_nonpositive(row.again(at) - peak)
+
     @row.fold(ops.add, 0.0)
     def total(at: Lanes) -> Any:
         row.fetch(at)
-        power = exp_nonpositive(row.again(at) - peak)
-        row.keep(power, at)
-        return power
+        made = power(at)
+        row.keep(made, at)
+        return made
 
     share = 1.0 / total
 
     @row.each()
     def _(at: Lanes) -> None:
-        row.finish(row.kept(at) * share, at)
+        row.finish((row.kept(at) if row.holds else power(at)) * share, at)
 
 
 def log_softmax(row: RowPass) -> None:
@@ -353,8 +371,6 @@ def match(work: Work, target: Target) -> list[KernelOffer]:
     if not work.closed(covers):
         return []
     dtype = float_type(work, node.operands)
-    if dtype in HALVES and (shape[-1] or WIDENED + 1) > WIDENED:
-        return []
     share = min(64, max(1, -(-(view.rows or 64) // target.cores)))
     knobs = Rows.on(
         target, _operation(node), view.rows or "m", shape[-1] or "c", rows_per_workgroup=share,

@@ -22,7 +22,7 @@ from pyc_mlir.pipelines.kernels.families.elementwise import ByteElementwise, Ele
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm, HalfGemm
 from pyc_mlir.pipelines.kernels.families.moves import Concat, Phases, Resize, Transpose
 from pyc_mlir.pipelines.kernels.families.reduce import Argmax, Columns, FullReduce
-from pyc_mlir.pipelines.kernels.families.rows import WIDENED, Rows
+from pyc_mlir.pipelines.kernels.families.rows import Rows
 from pyc_mlir.pipelines.kernels.families.window import ConvAxis
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
 from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, ROW, Pointwise, PointwiseStep
@@ -108,7 +108,6 @@ REFUSED: dict[Any, tuple[Any, ...]] = {
         {"operation": "softmax", "rows": 4, "columns": 4},
         [{"operation": "median"}, {"columns": 0}, {"unroll": 0}, {"ahead": -1}],
         [{"epsilon": math.inf}, {"operation": "max", "epilogue": ADD_ROW}],
-        [{"columns": WIDENED + 1, "dtype": "f16"}, {"columns": "n", "dtype": "f16"}],
     ),
     Transpose: (
         {"batch": 1, "rows": 20, "columns": 20},

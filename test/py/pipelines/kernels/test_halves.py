@@ -10,7 +10,9 @@ from kernel_works import layer
 
 from pyc_mlir import Tensor, compile, nn
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.pipelines.kernels.families.batch import BatchGemm
+from pyc_mlir.pipelines.kernels.families.rows import WIDENED
 from pyc_mlir.pipelines.kernels.lang.pointwise import in_halves
 from pyc_mlir.pipelines.kernels.match import Contraction
 from pyc_mlir.pipelines.target.target import Target
@@ -183,3 +185,44 @@ def test_depths_that_no_panel_holds_are_left_to_iree():
 
     program = compile(model, target=target)
     assert chosen(program) == {"iree"}
+
+
+LONG_ROWS = {
+    "softmax": nn.softmax,
+    "log_softmax": nn.log_softmax,
+    "layernorm": lambda x, s, b: nn.layernorm(x, s, b),
+    "rmsnorm": lambda x, s, b: nn.rmsnorm(x, s),
+}
+
+
+def exact_rows(operation, x, s, b):
+    x, s, b = (a.astype(np.float64) for a in (x, s, b))
+    if "softmax" in operation:
+        power = np.exp(x - x.max(-1, keepdims=True, initial=-np.inf))
+        y = power / power.sum(-1, keepdims=True)
+        return np.log(y) if operation == "log_softmax" else y
+    centred = x - x.mean(-1, keepdims=True) if operation == "layernorm" else x
+    unit = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    return unit * s + b if operation == "layernorm" else unit * s
+
+
+@BOTH
+@pytest.mark.parametrize("operation", LONG_ROWS)
+def test_rows_of_unknown_length_are_kept_or_computed_again(name, operation):
+    """The same kernel for rows that the stack holds, and for longer ones."""
+    function = LONG_ROWS[operation]
+    weights = [] if "softmax" in operation else [TensorSpec(name, "n")] * 2
+    program = compile(function, [TensorSpec(name, "m", "n"), *weights])
+    assert any(c.startswith(f"rows:{operation}") for c in chosen(program))
+    for rows, length in ((3, 1), (2, 37), (1, WIDENED), (2, WIDENED + 9), (0, 5)):
+        x, (s, b) = draw(name, rows, length), (draw(name, length, seed=n) for n in (1, 2))
+        given = (x, s, b)[: 1 + len(weights)]
+        near(program(*given), exact_rows(operation, x, s, b), name)
+
+
+@BOTH
+def test_known_rows_that_the_stack_does_not_hold(name):
+    x = draw(name, 3, WIDENED + 40)
+    program = compile(lambda x: nn.softmax(x), [x])
+    assert "rows:softmax" in chosen(program)
+    near(program(x), exact_rows("softmax", x, x, x), name)
