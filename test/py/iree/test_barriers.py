@@ -27,7 +27,13 @@ from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.iree import barriers as rewritten
-from pyc_mlir.iree.barriers import MOST_STEPS, part_long_chains, separate_readers, share_parts
+from pyc_mlir.iree.barriers import (
+    MOST_STEPS,
+    hold_gathered,
+    part_long_chains,
+    separate_readers,
+    share_parts,
+)
 from pyc_mlir.iree.compiler import IreeSession
 from pyc_mlir.iree.foreign import compile_plain, plain_flags
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Site
@@ -107,6 +113,30 @@ def barriers(code: bytes, gpu: bool = False) -> int:
         assert module.operation.verify()
         assert str(module).count("compute_barrier.start") == count
         return count
+
+
+def positions(b, x):
+    """The order of gathered positions, for each pair."""
+    found = b.gather(b.cast(x, dtype=np.dtype(np.int64)), np.arange(6)[::-1] * 3 % 5)
+    rows = b.reduce_sum(b.cast(found, dtype=DTYPES["f32"]), axes=(1,))
+    first = b.gather(b.cast(rows, dtype=np.dtype(np.int64)), np.array([3, 1, 4, 1, 5]))
+    return b.compare(b.expand_dims(first, 0), b.expand_dims(first, 1), predicate="le")
+
+
+def looked_up(b, x):
+    """Gathered positions that are repeated as indices."""
+    table = b.cast(b.reduce_max(x, axes=(1,)), dtype=np.dtype(np.int64))
+    first = b.gather(table, np.array([3, 1, 4, 1, 5]))
+    repeated = b.add(b.expand_dims(first, 1), np.zeros((5, 4), np.int64))
+    return b.gather(x, b.minimum(b.abs(repeated), np.array(5)))
+
+
+@pytest.mark.parametrize(("program", "count"), [(positions, 2), (looked_up, 0)])
+def test_gathered_integers_stand_in_memory_where_pairs_read_them(program, count):
+    with iree_ir.Context(), iree_ir.Location.unknown():
+        module = iree_ir.Module.parse(linalg(program, dynamic=False))
+        assert hold_gathered(module.operation) == count
+        assert module.operation.verify()
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
