@@ -226,3 +226,16 @@ def test_known_rows_that_the_stack_does_not_hold(name):
     program = compile(lambda x: nn.softmax(x), [x])
     assert "rows:softmax" in chosen(program)
     near(program(x), exact_rows("softmax", x, x, x), name)
+
+
+def test_a_mask_of_booleans_joins_scores_of_heads_in_halves():
+    def model(x, y, mask):
+        return np.where(mask, x @ np.transpose(y, (0, 1, 3, 2)), np.float16(-9))
+
+    specs = [TensorSpec("f16", None, 3, None, 16)] * 2 + [TensorSpec("i1", None, 1, None, None)]
+    program = compile(model, specs)
+    assert "batch_gemm:transpose+matmul+select" in chosen(program)
+    x, y = draw("f16", 2, 3, 7, 16), draw("f16", 2, 3, 20, 16, seed=1)
+    mask = np.random.default_rng(2).random((2, 1, 7, 20)) > 0.5
+    exact = x.astype(np.float64) @ y.astype(np.float64).swapaxes(2, 3)
+    near(program(x, y, mask), np.where(mask, exact, -9.0), "f16")
