@@ -134,7 +134,11 @@ class MatrixView:
     def _read(self, pairs: Sequence[tuple[int | None, int | None]], along: bool) -> Read | None:
         """Return the read, by the sizes of value and tensor in each dimension that is rows."""
         read = _rows(pairs, along)
-        return None if read is not None and read.count == OWN and not self.checked else read
+        if read is None or self.checked:
+            return read
+        stretched = read.count == 0 and read.each > 1 and self.rows is None
+        unknown = read.count == OWN or stretched
+        return None if unknown else read
 
 
 def _rows(pairs: Sequence[tuple[int | None, int | None]], along: bool) -> Read | None:
@@ -150,8 +154,9 @@ def _rows(pairs: Sequence[tuple[int | None, int | None]], along: bool) -> Read |
         return None
     if kinds == [True]:
         return Read(down=True, along=along)
+    # That unknown sizes fit is checked when the kernel is called.
     kept, each = runs[kinds.index(True)][1], 1 if kinds[-1] else runs[-1][1]
-    if each is None or (kept is None and kinds[0]):
+    if each is None:
         return None
     return Read(True, along, each, 0 if kinds[0] else OWN if kept is None else kept)
 

@@ -21,7 +21,7 @@ from pyc_mlir.dialects.types import DTYPES, TensorType, storage
 from pyc_mlir.pipelines.kernels.counts import COUNTED, fed_inputs
 from pyc_mlir.pipelines.kernels.knobs import decode
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
-from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand, rows_of
 from pyc_mlir.pipelines.kernels.match import Feed
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.linalg.elementwise import cast
@@ -237,7 +237,7 @@ class _Sizes:
 
     def meet_rows(self, operand: Operand, value: LoweredTensor, dims: Sequence[LoweredDim]) -> None:
         """Check a value that is repeated over rows of the result in each of its dimensions."""
-        if f"{operand.name}_rows" in operand.shape:
+        if rows_of(operand.name) in operand.shape:
             for a, b in zip(reversed(value.dims), reversed(dims), strict=False):
                 if a.static != 1:
                     self.b.require_equal(a, b, f"sizes of `{operand.name}` {self.what}")

@@ -23,7 +23,7 @@ from pyc_mlir.dialects.opdef import Trait, has
 from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.pipelines.kernels.knobs import UNROLLS, KernelKnobs, knob, known, parts_of
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, in_type
-from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, SIZES, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.narrow import BOUNDS, NARROW, Narrow
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
@@ -217,12 +217,10 @@ def _cost(knobs: Elementwise, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Count one read and write of each number; a row's last vector counts as a whole one."""
     knobs = knobs.at(sizes)
     rows, columns = known(knobs.rows), known(knobs.columns)
+    traffic = sum(o.nbytes for o in knobs.operands())
     if isinstance(knobs, ByteElementwise):
-        each = SIZES[knobs.dtypes[0]] + SIZES[knobs.result]
-        traffic = each * rows * columns + knobs.program.read_bytes(rows, columns)
         flops = (knobs.program.flops + 1) * rows * columns
     else:
-        traffic = sum(o.nbytes for o in knobs.kernel("k").operands_of_work)
         lanes = target.vector_bytes // 4
         flops = knobs.program.flops * rows * -(-columns // lanes) * lanes
     return CostModel(target).kernel("elementwise", flops, traffic)

@@ -71,6 +71,11 @@ class Operand:
         return SIZES[self.dtype] * prod(d for d in self.shape if isinstance(d, int))
 
 
+def rows_of(operand: str) -> str:
+    """Return the name of an unknown number of rows that an operand has for itself."""
+    return f"{operand}_rows"
+
+
 @dataclass(frozen=True)
 class WindowCount:
     """The size `name`: how many steps a window of `reach` positions, less padding, takes of `size`.

@@ -18,7 +18,7 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.elementwise import TRANSCENDENTAL_FLOPS
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, rows_of
 from pyc_mlir.pipelines.kernels.lang.functions import STEPS
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector
@@ -60,9 +60,7 @@ class Read:
     def _rows(self, name: str, rows: Dim) -> Dim:
         if self.count > 0 or (self.count, self.each) == (0, 1):
             return self.count or rows
-        if isinstance(rows, int) and self.count == 0:
-            return rows // self.each
-        return f"{name}_rows"
+        return rows // self.each if isinstance(rows, int) and not self.count else rows_of(name)
 
     def row(self, i: Any, own: Any = 0) -> Any:
         """Return the row to read, of `own` rows, for a row or an array of rows of the matrix."""
@@ -150,10 +148,6 @@ class Pointwise:
         """
         named = ((f"{prefix}{n}", read) for n, read in enumerate(self.reads))
         return tuple(read.operand(name, rows, columns, sizes) for name, read in named)
-
-    def read_bytes(self, rows: int, columns: int) -> int:
-        """Count the bytes of the reads, for a matrix of that size."""
-        return sum(o.nbytes for o in self.operands("r", rows, columns))
 
 
 NOTHING = Pointwise()

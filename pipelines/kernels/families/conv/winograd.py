@@ -414,7 +414,13 @@ class Filtering:
         def right(v: int, at: Index) -> Vector:
             return self.w.load(weights + at * width + v * k.lanes)
 
-        tile = ProductTile(k, height, width // k.lanes, knobs.unroll, left, right)
+        def ahead(at: Index) -> None:
+            # Those of the next position, or of the next panel, which follow.
+            start = weights + (knobs.channels + at) * width
+            for line in range(0, width * knobs.unroll, LINE):
+                self.w.prefetch(start + line, level=2)
+
+        tile = ProductTile(k, height, width // k.lanes, knobs.unroll, left, right, ahead)
         zeros = [k.vector(0.0)] * (tile.height * tile.width)
         return tile.accumulate(Index.of(knobs.channels), zeros)
 
@@ -466,16 +472,16 @@ def _row(row: np.ndarray, numbers: Sequence[Vector]) -> Vector:
 
 
 def _cost(knobs: Winograd, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Add the transforms to the products or the weights, whichever takes longer.
+    """Add the products, the weights and the transforms.
 
     The transformed weights are 16/9 or 4 times those of the model: all layers' together do not stay
-    in a cache, so that they count as read from memory.
+    in a cache, so that they count as read from memory, which few tiles wait for.
     """
     own, model = knobs.at(sizes), CostModel(target)
     made = operand_cost(own, target, {})
     computed = model.kernel("winograd", own.flops, 0).seconds
     each = own.positions * own.side * (own.channels + own.filters)
-    seconds = max(computed, made.constant_bytes / model.bandwidth)
+    seconds = computed + made.constant_bytes / model.bandwidth
     seconds += model.kernel("winograd.transform", 4.0 * own.count * each, 0).seconds
     return replace(made, seconds=seconds)
 

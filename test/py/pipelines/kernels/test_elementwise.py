@@ -5,11 +5,18 @@ import pytest
 from kernel_runs import Kernels, targets
 
 from pyc_mlir import Tensor, compile
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.nn import silu, softmax
 from pyc_mlir.pipelines.kernels.families import elementwise
-from pyc_mlir.pipelines.kernels.families.elementwise import FAMILY, INT8, Elementwise, in_floats
+from pyc_mlir.pipelines.kernels.families.elementwise import (
+    FAMILY,
+    INT8,
+    ByteElementwise,
+    Elementwise,
+    in_floats,
+)
 from pyc_mlir.pipelines.kernels.lang.pointwise import (
     COLUMN,
     FULL,
@@ -80,6 +87,8 @@ def test_the_price_counts_what_is_read():
     two = FAMILY.cost(Elementwise(64, "n", full), target, {"n": 64})
     assert one.traffic_bytes == 8 * 64 * 64
     assert two.traffic_bytes == 12 * 64 * 64 + 4
+    bytes_ = ByteElementwise(64, 64, full, dtypes=("i8", "ui8", "f32"), result="f32")
+    assert INT8.cost(bytes_, target, {}).traffic_bytes == 6 * 64 * 64 + 4
 
 
 SCALE = np.linspace(-1, 1, 24).astype(np.float32)
@@ -124,6 +133,21 @@ def test_a_group_of_a_program_becomes_a_kernel(target, shape):
     for rows in (5,) if shape[0] == 5 else (0, 1, 9):
         x, y = np.random.default_rng(rows).normal(size=(2, rows, *shape[1:])).astype(np.float32)
         assert np.allclose(program(x, y), gated_reference(x, y), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(5, 24), (5, 2, 24), (3, 5, 32)], ids=str)
+def test_what_is_stretched_over_rows_follows_their_unknown_number(shape):
+    ones = (1,) * (len(shape) - 1)
+    specs = [TensorSpec("f32", None, *shape), TensorSpec("f32", None, *ones, shape[-1])]
+    program = compile(lambda x, y: x * y, specs, device=Device("local-sync"), policy=Asked())
+    assert covered(program) == ["elementwise:mul"]
+    for number in (0, 1, 9):
+        x = np.random.default_rng(number).normal(size=(number, *shape)).astype(np.float32)
+        y = x.sum(axis=tuple(range(1, len(shape))), keepdims=True)
+        assert np.array_equal(program(x, y), x * y)
+    with pytest.raises(PycError) as caught:
+        program(x, y[:3])
+    assert caught.value.code is ReasonCode.DIMENSION_MISMATCH
 
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)

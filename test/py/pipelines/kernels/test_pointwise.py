@@ -265,7 +265,10 @@ def test_repeated_and_stretched_rows_and_what_cannot_be_said():
     assert view.read((1, 3, 1, 8)) == Read(down=True, along=True, each=4, count=3)
     assert view.read((2, 1, 4, 8)) is None
     assert MatrixView((None, 3, 8), 2).read((3, 8)) == Read(down=True, along=True, count=3)
-    assert MatrixView((None, 3, 8), 2).read((None, 1, 8)) is None
+    stretched = Read(down=True, along=True, each=3)
+    assert MatrixView((None, 3, 8), 2).read((None, 1, 8)) == stretched
+    assert stretched.operand("e0", "m", 8).shape == ("e0_rows", 8)
+    assert MatrixView((2, None, 8), 2).read((None, 8)) is None
     assert MatrixView((2, None, 8), 2).read((2, 1, 8)) is None
     view = MatrixView((None, 3, None, 8), 3)
     assert view.read((1, 1, None, 8)) == Read(down=True, along=True, count=OWN)
