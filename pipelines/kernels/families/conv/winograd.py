@@ -475,13 +475,15 @@ def _cost(knobs: Winograd, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Add the products, the weights and the transforms.
 
     The transformed weights are 16/9 or 4 times those of the model: all layers' together do not stay
-    in a cache, so that they count as read from memory, which few tiles wait for.
+    in a cache, so that they count as read from memory, which few tiles wait for: once, or for each
+    block of tiles where they leave the second-level cache in between.
     """
     own, model = knobs.at(sizes), CostModel(target)
     made = operand_cost(own, target, {})
     computed = model.kernel("winograd", own.flops, 0).seconds
     each = own.positions * own.side * (own.channels + own.filters)
-    seconds = computed + made.constant_bytes / model.bandwidth
+    streams = 1 if made.constant_bytes <= target.l2_bytes // 2 else -(-own.count // own.block)
+    seconds = computed + streams * made.constant_bytes / model.bandwidth
     seconds += model.kernel("winograd.transform", 4.0 * own.count * each, 0).seconds
     return replace(made, seconds=seconds)
 

@@ -180,6 +180,21 @@ def test_a_convolution_is_offered_directly_and_by_filtering():
     assert all(o.cost.constant_bytes > direct.cost.constant_bytes for o in filtered)
 
 
+def test_filtering_pays_where_its_weights_are_few_beside_the_tiles():
+    alone = replace(AVX512, cores=1, peak_flops=AVX512.peak_flops / AVX512.cores)
+
+    def seconds(images, side, channels):
+        work = conv((images, side, side, channels), channels)
+        (direct,) = convolution.match(work, alone)
+        return direct.cost.seconds, min(o.cost.seconds for o in winograd.match(work, alone))
+
+    direct, filtered = seconds(1, 7, 512)
+    assert direct < filtered
+    for images, side, channels in ((1, 56, 64), (8, 14, 256)):
+        direct, filtered = seconds(images, side, channels)
+        assert filtered < direct
+
+
 @pytest.mark.parametrize(
     "params",
     [
