@@ -188,10 +188,14 @@ class TapRanges:
         """Return the ranges of an axis; of an unknown size all."""
         if axis.name and (axis.low or axis.high):
             return TapRanges(axis.kernel, 0, axis.kernel)
-        met = [[t for t in range(axis.kernel) if axis.meets(o, t)] for o in range(axis.outputs)]
+        # All taps of the others meet the image, and there may be a million of them.
+        inside, outputs = axis.interior, axis.outputs
+        edges = (*range(min(inside.start, outputs)), *range(inside.stop, outputs))
+        met = [[t for t in range(axis.kernel) if axis.meets(o, t)] for o in edges]
         if not all(met):
             return TapRanges(axis.kernel, 0, axis.kernel)
-        return TapRanges(max(m[0] for m in met), min(m[-1] + 1 for m in met), axis.kernel)
+        firsts, ends = (m[0] for m in met), (m[-1] + 1 for m in met)
+        return TapRanges(max(firsts, default=0), min(ends, default=axis.kernel), axis.kernel)
 
     @property
     def ends(self) -> int:

@@ -14,6 +14,7 @@ from pyc_mlir import compile, nn, spec
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ops.movement import END, START
 from pyc_mlir.dialects.types import tensor
+from pyc_mlir.pipelines.kernels.families.bytes import TapRanges
 from pyc_mlir.pipelines.kernels.families.conv import direct as convolution
 from pyc_mlir.pipelines.kernels.families.conv import winograd
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import FAMILY as DEPTHWISE
@@ -62,6 +63,24 @@ def test_tiles_and_segments_are_the_taps_that_meet_the_image():
         assert found == {(o, t) for o, t in every if axis.meets(o, t)}
         inside = (o for o in outputs if all(axis.meets(o, t) for t in range(axis.kernel)))
         assert list(inside) == list(axis.interior)
+
+
+def test_runs_of_taps_are_found_at_the_edges(monkeypatch):
+    random = Random(6)
+    for _ in range(500):
+        axis = ConvAxis(*astuple(window(Group(random), (1, 2, 3, 5, 7))))
+        met = [[t for t in range(axis.kernel) if axis.meets(o, t)] for o in range(axis.outputs)]
+        found = TapRanges.of(axis)
+        if all(met):
+            ends = max(m[0] for m in met), min(m[-1] + 1 for m in met)
+            assert (found.most, found.least) == ends
+        else:
+            assert (found.most, found.least) == (axis.kernel, 0)
+    # Images of a large batch are one row of a million outputs.
+    asked = []
+    monkeypatch.setattr(ConvAxis, "meets", lambda self, *at: asked.append(at) is None)
+    TapRanges.of(ConvAxis(1 << 20, 3, 1, 1, 1))
+    assert len(asked) == 6
 
 
 @pytest.mark.parametrize("window", [(0,), (4, 5), (4, 3, 0), (4, 3, 1, -1), (4, 3, 1, 0, 0, 2)])
