@@ -169,15 +169,21 @@ def _normwise(value: np.ndarray, count: int) -> np.ndarray:
     return _single(np.full(value.shape, LAMBDA * math.sqrt(2) * u * greatest))
 
 
-def samples_of(oracle: Oracle, signature: Signature, seeds: Sequence[int]) -> Iterator[Sample]:
+def samples_of(
+    oracle: Oracle, signature: Signature, seeds: Sequence[int], small: bool = False
+) -> Iterator[Sample]:
     """Yield the oracle's answers to inputs of the seeds, with different dynamic sizes.
 
+    small: sizes of two, or near it, come first.
     Raises what `expect` raises but for sizes that it refuses: the next ones are tried then.
     Raises PycError (NO_ORACLE) if no sizes fit together.
     """
     found = 0
     refused: PycError | None = None
-    for sizes in islice(cycle(candidate_sizes(signature)), MOST_TRIES):
+    candidates = candidate_sizes(signature)
+    if small:
+        candidates.sort(key=lambda sizes: abs(max(sizes.values(), default=2) - 2))
+    for sizes in islice(cycle(candidates), MOST_TRIES):
         try:
             inputs = make_inputs(signature, seeds[found], sizes)
             outputs = oracle.expect(inputs)
@@ -301,24 +307,29 @@ def expectation(module: ir.Module, entry: str, signature: Signature) -> Expectat
     block = entry_function(module, entry).regions[0].blocks[0]
     root = math.isqrt(len(block.operations))
     work, comfortable = FIRST_WORK * root, MORE_WORK * root
-    budget = ReferenceBudget(work, MOST_BYTES)
-    oracle = _Metered(module, entry, budget)
-    found: list[Sample] = []
-    unchecked, why = Unchecked.OVER_BUDGET, ""
-    try:
-        _require_affordable(block, ReferenceBudget(work, MOST_BYTES))
-        ops = (definition_of(op.operation) for op in block.operations)
-        finite = any(op.has(Trait.FINITE_OPERANDS) for op in ops if op is not None)
-        # The last one has edge values that stay the same when compiled.
-        seeds = (0, 1, FINITE_EDGES if finite else EDGES)
-        for sample in samples_of(oracle, signature, seeds):
-            found.append(sample)
-            if budget.spent + budget.spent // len(found) > comfortable:
-                break
-    except (OverBudget, MemoryError) as error:
-        why = str(error)
-    except PycError as error:
-        unchecked, why = Unchecked.NO_REFERENCE, error.message
+    limits = (comfortable, work) if any(a.dynamic for a in signature.inputs) else (work,)
+    for limit in limits:
+        # Five images may take as long as the rest of a compile: two do then.
+        budget, small = ReferenceBudget(limit, MOST_BYTES), limit is not limits[0]
+        oracle = _Metered(module, entry, budget)
+        found: list[Sample] = []
+        unchecked, why = Unchecked.OVER_BUDGET, ""
+        try:
+            _require_affordable(block, ReferenceBudget(limit, MOST_BYTES))
+            ops = (definition_of(op.operation) for op in block.operations)
+            finite = any(op.has(Trait.FINITE_OPERANDS) for op in ops if op is not None)
+            # The last one has edge values that stay the same when compiled.
+            seeds = (0, 1, FINITE_EDGES if finite else EDGES)
+            for sample in samples_of(oracle, signature, seeds, small):
+                found.append(sample)
+                if budget.spent + budget.spent // len(found) > comfortable:
+                    break
+        except (OverBudget, MemoryError) as error:
+            why = str(error)
+        except PycError as error:
+            unchecked, why = Unchecked.NO_REFERENCE, error.message
+        if found or unchecked is Unchecked.NO_REFERENCE:
+            break
     if found and not _compares(found):
         unchecked, why = Unchecked.NO_REFERENCE, "rounding decides every element of a result"
         found = []

@@ -251,6 +251,15 @@ def expected(source: Any, inputs: Sequence[Any] | None = None) -> Any:
     return found
 
 
+def test_small_sizes_do_where_the_first_ones_take_long(monkeypatch):
+    sizes = []
+    for more in (references.MORE_WORK, 1):
+        monkeypatch.setattr(references, "MORE_WORK", more)
+        found = expected(lambda x: x @ x.T, [TensorSpec("f32", "n", 4096)])
+        sizes.append([s.sizes["n"] for s in found.samples.samples])
+    assert sizes == [[5, 18, 1], [2]]
+
+
 def test_what_is_not_checked_says_why():
     w = np.zeros((2048, 2048), np.float32)
     large = TensorSpec("f32", 5000, 5000)
