@@ -267,8 +267,10 @@ def test_repeated_and_stretched_rows_and_what_cannot_be_said():
     assert MatrixView((None, 3, 8), 2).read((3, 8)) == Read(down=True, along=True, count=3)
     stretched = Read(down=True, along=True, each=3)
     assert MatrixView((None, 3, 8), 2).read((None, 1, 8)) == stretched
-    assert stretched.operand("e0", "m", 8).shape == ("e0_rows", 8)
-    assert MatrixView((2, None, 8), 2).read((None, 8)) is None
+    assert stretched.operand("e0", "m", 8, {}).shape == ("e0_rows", 8)
+    assert replace(MatrixView((None, 3, 8), 2), checked=False).read((None, 1, 8)) is None
+    repeated = Read(down=True, along=True, count=OWN)
+    assert MatrixView((2, None, 8), 2).read((None, 8)) == repeated
     assert MatrixView((2, None, 8), 2).read((2, 1, 8)) is None
     view = MatrixView((None, 3, None, 8), 3)
     assert view.read((1, 1, None, 8)) == Read(down=True, along=True, count=OWN)
