@@ -444,6 +444,11 @@ class Program:
             approximations=serving.approximations and serving.approximations.counts,
         )
 
+    def trim(self) -> None:
+        """Let go of what no call works in: arenas, and memory that the device keeps for later."""
+        self._serving.pool.trim()
+        self.device.hal.allocator.trim()
+
     def save(self, path: str | Path) -> None:
         """Write the artifact; `pyc_mlir.runtime.load.load` and `iree-run-module` read it.
 

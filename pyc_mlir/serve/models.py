@@ -207,7 +207,11 @@ def _most_together(program: Program, batch: bool) -> tuple[int, str]:
     if not batch:
         return 0, "the server was started so"
     contract = program.artifact.manifest.contract
-    return most_rows(program, program.signature, contract.is_strict)
+    try:
+        return most_rows(program, program.signature, contract.is_strict)
+    finally:
+        # What those calls worked in is nothing that a request needs by now.
+        program.trim()
 
 
 def _tell(outcomes: Sequence[tuple[Waiting, Outcome]]) -> None:
