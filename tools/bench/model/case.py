@@ -187,11 +187,15 @@ class ModelCase:
 
 
 def store(
-    case: ModelCase, expected: Sequence[np.ndarray], folder: Path, systems: Sequence[str]
+    case: ModelCase,
+    expected: Sequence[np.ndarray],
+    folder: Path,
+    systems: Sequence[str],
+    cache: Path | None = None,
 ) -> tuple[LeastWork, Mapping[str, str]]:
     """Write what the processes are given; what the model does at least, who cannot read it."""
     store_arrays(folder, case.inputs, expected)
-    store_types(case.specs, case.ranges, folder)
+    store_types(case.specs, case.ranges, folder, cache)
     if IREE in systems:
         store_linalg(case.source, case.specs, folder)
     if set(systems) & set(_READS_GRAPH):

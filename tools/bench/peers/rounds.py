@@ -79,9 +79,14 @@ def store_linalg(source: Any, specs: Sequence[Any] | None, folder: Path) -> None
     (folder / "linalg").write_bytes(pickle.dumps(lowered))
 
 
-def store_types(specs: Sequence[Any] | None, ranges: Ranges | None, folder: Path) -> None:
-    """Write what a user's model is compiled for: the types of its inputs, ranges of dimensions."""
-    (folder / COMPILED_FOR).write_bytes(pickle.dumps((specs, ranges)))
+def store_types(
+    specs: Sequence[Any] | None, ranges: Ranges | None, folder: Path, cache: Path | None = None
+) -> None:
+    """Write what a user's model is compiled for: the types of its inputs, ranges of dimensions.
+
+    cache: the folder of a cache that keeps the programs.
+    """
+    (folder / COMPILED_FOR).write_bytes(pickle.dumps((specs, ranges, cache)))
 
 
 def store(workload: Workload, folder: Path) -> tuple[LeastWork, Mapping[str, str]]:

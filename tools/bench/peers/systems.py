@@ -32,7 +32,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS, Named, PreparedWorkload, Spent
-from pyc_mlir.tools.bench.report.tables import IREE, PYC
+from pyc_mlir.tools.bench.report.tables import IREE, PYC, STATIC
 
 _PEERS = "pyc_mlir.tools.bench.peers"
 # The kinds of settings of plain IREE, of which the first is tried that compiles: by fusion, each
@@ -107,7 +107,7 @@ def prepared_later(name: str, prepare: Callable[[], PreparedWorkload]) -> Named:
 
 
 def _pyc_deployed(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
-    """Compile a user's model, which is the task's name, in a child.
+    """Compile a user's model, which is the task's name, in a child; for `STATIC` for the inputs.
 
     So the process that runs the program holds what a deployment holds, the runtime and no compiler.
     """
@@ -137,6 +137,7 @@ def _compile(task: SystemTask, inputs: Sequence[np.ndarray]) -> int:
     """Compile in this process with the defaults; write the program and what that took."""
     from pyc_mlir.api import build
     from pyc_mlir.artifact.artifact import to_bytes
+    from pyc_mlir.cache.cache import choose
     from pyc_mlir.compilation.options import make_options
     from pyc_mlir.frontends.sources import allow_bytecode
     from pyc_mlir.tools.cli.model_source import read_model
@@ -145,8 +146,10 @@ def _compile(task: SystemTask, inputs: Sequence[np.ndarray]) -> int:
     source = read_model(task.name, sys.stdin.buffer)
     start = Spent.so_far()
     try:
-        specs, ranges = task.unpickle(COMPILED_FOR)
-        artifact = build(source, specs, make_options(dims=ranges))
+        specs, ranges, folder = task.unpickle(COMPILED_FOR)
+        specs, ranges = (inputs, None) if task.system == STATIC else (specs, ranges)
+        cache = choose(folder or False, {})
+        artifact = build(source, specs, make_options(dims=ranges), cache=cache)
     except PycError as error:
         (task.folder / _REFUSED).write_text(str(error))
         return 1
@@ -194,24 +197,29 @@ def _onnxruntime(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
         yield name, replace(prepared, peak_bytes=peak)
 
 
-def _openvino(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
+def openvino_request(model: Path, threads: int) -> Any:
+    """Compile a model for OpenVINO's CPU device in f32; return what is called."""
     import openvino as ov  # pyright: ignore[reportMissingImports]
 
     config = {
-        "INFERENCE_NUM_THREADS": task.threads,
+        "INFERENCE_NUM_THREADS": threads,
         "INFERENCE_PRECISION_HINT": "f32",
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,
     }
     core = ov.Core()
-    compiled = core.compile_model(core.read_model(task.model), "CPU", config)
-    request = compiled.create_infer_request()
-    feeds = dict(enumerate(inputs))
+    return core.compile_model(core.read_model(model), "CPU", config).create_infer_request()
+
+
+def _openvino(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
+    import openvino as ov  # pyright: ignore[reportMissingImports]
+
+    request, feeds = openvino_request(task.model, task.threads), dict(enumerate(inputs))
 
     def results() -> list[np.ndarray]:
         request.infer(feeds)
-        return [np.array(request.get_output_tensor(i).data) for i in range(len(compiled.outputs))]
+        return [np.array(tensor.data) for tensor in request.output_tensors]
 
     shared = partial(request.infer, feeds, share_inputs=True, share_outputs=True)
     yield "infer", PreparedWorkload(shared, results)
@@ -303,9 +311,15 @@ SYSTEMS: Mapping[str, System] = {
     "torch-compile": System(_TORCH, partial(_torch, inductor=True)),
 }
 PEERS = tuple(SYSTEMS)
+_DEPLOYED = System((f"{_PEERS}.footprint",), _pyc_deployed)
 # By suite; those of workloads of a checkout are with these.
 SUITES: Mapping[str, Mapping[str, System]] = {
-    "model": {PYC: System((f"{_PEERS}.footprint",), _pyc_deployed), **SYSTEMS},
+    "model": {PYC: _DEPLOYED, **SYSTEMS},
+    "dynamic-zoo": {
+        PYC: _DEPLOYED,
+        STATIC: _DEPLOYED,
+        **{name: SYSTEMS[name] for name in ("onnxruntime", "openvino")},
+    },
 }
 # A module that each system needs, and the extra that installs it.
 NEEDS: Mapping[str, tuple[str, str]] = {

@@ -14,6 +14,7 @@ from pyc_mlir.tools.bench.report import memory_tables, tables
 from pyc_mlir.tools.bench.report.tables import (
     IREE,
     PYC,
+    STATIC,
     Column,
     Mean,
     WorkloadFacts,
@@ -43,6 +44,7 @@ _AGAINST: Sequence[Column[WorkloadFacts]] = (
     ("best peer", lambda r: r.best_peer or ""),
     ("/ best", lambda r: times(r.ratio())),
     ("/ iree", lambda r: times(r.ratio(PYC, IREE))),
+    ("/ static", lambda r: times(r.ratio(PYC, STATIC))),
 )
 
 
@@ -128,8 +130,15 @@ def _worst(found: Mean) -> str:
 
 
 def zoo(report: Report) -> str:
-    """Write all tables of a report of the suite `zoo`."""
+    """Write all tables of a report of the suite `zoo` or `dynamic-zoo`."""
     found = results(report.records)
+    drawn = {(r["workload"], r["system"]): r for r in report.records if "p99" in r}
+
+    kinds = {"": tuple(r.kind for r in found)}
+    own = [(str(m.members), times(m.mean), _worst(m)) for *_, m in means(found, kinds, STATIC)]
+
+    def over_static(field: str) -> Callable[[Record], str]:
+        return lambda r: times(r[field] / drawn[r["workload"], STATIC][field])
 
     def beside(show: Callable[[Record], str], *ratios: Column[WorkloadFacts]) -> str:
         return by_columns(found, [_NETWORK, _THREADS, *of_systems(found, show), *ratios])
@@ -148,15 +157,29 @@ def zoo(report: Report) -> str:
         return f"{row['max_error'] * _PPM:.2g}"
 
     def both(field: str) -> Iterator[Column[WorkloadFacts]]:
-        return (_over(field, f"/ {name}", name) for name in (IREE, _ORT))
+        return (_over(field, f"/ {name}", name) for name in (IREE, _ORT, STATIC))
 
     return joined(
         environment_line(report),
         "Medians of a warm call with its 10th to 90th percentile over interleaved rounds, and "
-        "PyC's over those of the best peer and of plain IREE.",
+        "PyC's over those of the best peer, of plain IREE, and of its own program for the size.",
         _zoo_medians(found, seconds_cell),
         "Geometric means of PyC's time over the best peer's.",
         tables.table(("networks", "batch", "threads", "number", "/ best", "worst"), _means(found)),
+        "Geometric mean of PyC's time over that of its own programs for the size." * bool(own),
+        tables.table(("number", "/ static", "worst"), own),
+        "Calls of drawn sizes one after another, each system in turn: p50, p99." * bool(drawn),
+        by_columns(
+            drawn.values(),
+            [
+                ("network", lambda r: r["workload"]),
+                ("system", lambda r: r["system"]),
+                ("p50", cell),
+                ("p99", lambda r: quantity(r["p99"], "s")),
+                ("p50 / static", over_static("value")),
+                ("p99 / static", over_static("p99")),
+            ],
+        ),
         "Share of the FMA peak of as many cores, the best of before and after the row: operations "
         "of the network over time. Algorithms that need fewer operations (Winograd) may exceed "
         "100%.",
@@ -168,11 +191,11 @@ def zoo(report: Report) -> str:
         beside(account, *both("call_peak_bytes")),
         "Compile: from the model to what can be called, seconds of the clock and of all CPUs. "
         "PyC's hold its front end, plain IREE's begin at linalg.",
-        beside(compiled, _over("compile_cpu_seconds", "/ iree, CPU", IREE)),
+        beside(compiled, *both("compile_cpu_seconds")),
         "Resident memory after the first call, the interpreter and imports included.",
         beside(lambda row: bytes_cell(row["resident_bytes"])),
-        "Largest error against float64, relative to the largest result, in parts per million; of "
-        "all settings that were tried.",
+        "Largest error against float64 (of dynamic sizes: onnxruntime), relative to the largest "
+        "result, in parts per million; of all settings that were tried.",
         beside(error, *both("max_error")),
         "\n".join(exceptions(report.records)),
     )
@@ -269,6 +292,7 @@ TABLES: Mapping[str, Callable[[Report], str]] = {
     "latency": latency,
     "predict": predict,
     "zoo": zoo,
+    "dynamic-zoo": zoo,
 }
 
 

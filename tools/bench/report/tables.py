@@ -14,6 +14,8 @@ from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.util.units import SCALES, quantity
 
 PYC, IREE = "pyc", "iree"
+# PyC's program for the sizes at hand alone, beside one of dynamic sizes; no peer.
+STATIC = "pyc-static"
 # Metrics of records that say why there is no number.
 FAILURE, LEFT_OUT = "failure", "left out"
 
@@ -34,9 +36,11 @@ def table(head: Sequence[str], rows: Iterable[Iterable[str]], empty: bool = Fals
 
 
 def by_columns(rows: Iterable[T], columns: Sequence[Column[T]], empty: bool = False) -> str:
-    """Write a table of what each column shows of each row."""
-    shown = ([cell(row) for _, cell in columns] for row in rows)
-    return table([title for title, _ in columns], shown, empty)
+    """Write a table of what each column shows of each row, without columns that show nothing."""
+    rows = list(rows)
+    shown = {title: [cell(row) for row in rows] for title, cell in columns}
+    kept = {title: cells for title, cells in shown.items() if empty or any(cells)}
+    return table(list(kept), zip(*kept.values(), strict=True), empty)
 
 
 def joined(*parts: str) -> str:
@@ -148,7 +152,9 @@ class WorkloadFacts:
     @property
     def best_peer(self) -> str | None:
         """The quickest system that is not PyC; None where no other ran."""
-        seconds = {s: r["median_seconds"] for s, r in self.systems.items() if s != PYC}
+        seconds = {
+            s: r["median_seconds"] for s, r in self.systems.items() if s not in (PYC, STATIC)
+        }
         return min(seconds, key=seconds.__getitem__) if seconds else None
 
     @property

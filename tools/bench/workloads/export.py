@@ -5,7 +5,8 @@
 One network and batch size makes ``NAME.onnx`` (``NAME.b8.onnx`` for batch 8; ``.opset23`` before
 the ending for another opset than 20) and an ``.npz`` of the same stem: ``input_0`` ..., torch's
 answers ``float32_0`` ... and the same module's answers computed in float64 ``float64_0`` .... A
-quantized model or one in a half type (`quantized.py`) is of batch 1. What is there already is kept.
+quantized model or one in a half type (`quantized.py`) is of batch 1; one of dynamic sizes
+(``NAME.any``, `dynamic.py`) has no numbers. What is there already is kept.
 Weights lie inside the model.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.tools.bench.workloads.dynamic import DYNAMIC, Dynamic
 from pyc_mlir.tools.bench.workloads.networks import (
     BY_NAME,
     NETWORKS,
@@ -27,9 +29,11 @@ from pyc_mlir.tools.bench.workloads.networks import (
     make,
     write,
 )
-from pyc_mlir.tools.bench.workloads.quantized import QUANTIZED, Quantized, derive
+from pyc_mlir.tools.bench.workloads.quantized import QUANTIZED, Quantized, derive, quantize
 
+AnyModel = Network | Quantized | Dynamic
 MODELS: dict[str, Network | Quantized] = {**BY_NAME, **QUANTIZED}
+ALL: dict[str, AnyModel] = {**MODELS, **{f"{name}.any": d for name, d in DYNAMIC.items()}}
 # Between torch's float32 and float64 answers, relative to the largest: the weights are sane.
 _MAX_ERROR = 1e-4
 # Standard deviation of the results, relative to the largest.
@@ -41,7 +45,7 @@ def stem(name: str, batch: int = 1, opset: int = OPSET) -> str:
     return name + (f".b{batch}" if batch != 1 else "") + (f".opset{opset}" * (opset != OPSET))
 
 
-def export(name: str, model: Network | Quantized, batch: int, opset: int, folder: Path) -> Path:
+def export(name: str, model: AnyModel, batch: int, opset: int, folder: Path) -> Path:
     """Write one model and its numbers; the model's path. Raises what torch raises."""
     import torch  # pyright: ignore[reportMissingImports]
 
@@ -53,6 +57,9 @@ def export(name: str, model: Network | Quantized, batch: int, opset: int, folder
     if isinstance(model, Quantized):
         source = export(model.network.name, model.network, 1, OPSET, folder)
         stored = derive(model, source, partial)
+    elif isinstance(model, Dynamic):
+        _export_dynamic(model, opset, partial)
+        stored = {}
     else:
         module, arguments = make(model), inputs(model, batch)
         write(module, arguments, opset, partial)
@@ -61,6 +68,17 @@ def export(name: str, model: Network | Quantized, batch: int, opset: int, folder
     np.savez(numbers, allow_pickle=False, **stored)
     partial.replace(path)
     return path
+
+
+def _export_dynamic(model: Dynamic, opset: int, path: Path) -> None:
+    """Write a model of any size; torch takes 1 for a size that is known."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    largest = [max(2, *sizes) for sizes in zip(*filter(None, model.sizes), strict=True)]
+    arguments = tuple(map(torch.from_numpy, model.tensors(largest)))
+    write(make(model.network), arguments, opset, path, model.axes)
+    if model.how:
+        quantize(path, Quantized(model.network, model.how), path)
 
 
 def answers(module: Any, arguments: Sequence[Any]) -> dict[str, np.ndarray]:
@@ -94,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
     for batch in map(int, known.batch.split(",")):
         for name in known.models.split(","):
             try:
-                path = export(name, MODELS[name], batch, known.opset, known.folder)
+                path = export(name, ALL[name], batch, known.opset, known.folder)
                 print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
             except Exception as error:  # noqa: BLE001  (one network's reason; the rest go on)
                 print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ architectures; the U-Net is defined here. Building one needs those packages (`pi
 pyc-mlir[zoo]`); naming one needs nothing, so that tables and options work without them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -128,8 +128,8 @@ def _transformers(model: str, config: str, result: str, **sizes: Any) -> Callabl
                 made.use_cache = False
                 self.model = getattr(transformers, model)(made)
 
-            def forward(self, ids: Any) -> Any:
-                return self.model(ids, return_dict=True)[result]
+            def forward(self, ids: Any, mask: Any = None) -> Any:
+                return self.model(ids, attention_mask=mask, return_dict=True)[result]
 
         return Bare()
 
@@ -239,12 +239,18 @@ _BERT2 = Network("bert2", TRANSFORMER, "two layers of BERT's encoder", (_TOKENS,
 BY_NAME = {**NETWORKS, _BERT2.name: _BERT2}
 
 
-def write(module: Any, arguments: tuple[Any, ...], opset: int, path: Path) -> None:
-    """Write a module as an ONNX model. Raises what torch raises."""
+def write(
+    module: Any,
+    arguments: tuple[Any, ...],
+    opset: int,
+    path: Path,
+    axes: Mapping[int, str] | None = None,
+) -> None:
+    """Write a module as an ONNX model; `axes` of all arguments are dynamic. Raises as torch."""
     import torch  # pyright: ignore[reportMissingImports]
 
     with torch.no_grad():
         torch.onnx.export(
             module, arguments, path, dynamo=True, opset_version=opset, external_data=False,
-            verbose=False,
+            verbose=False, dynamic_shapes=None if axes is None else (dict(axes),) * len(arguments),
         )  # fmt: skip

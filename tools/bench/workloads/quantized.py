@@ -79,12 +79,12 @@ def derive(model: Quantized, source: Path, path: Path) -> dict[str, np.ndarray]:
         draw = np.random.default_rng(_SEED)
         found["input_0"] = draw.normal(size=[d.dim_value for d in dims]).astype(np.float32)
     else:
-        _quantize(source, model, path)
+        quantize(source, model, path)
     (answer,) = run_unoptimized(path, [found["input_0"]])
     return {"input_0": found["input_0"], "float64_0": answer.astype(np.float64)}
 
 
-def _quantize(source: Path, model: Quantized, target: Path) -> None:
+def quantize(source: Path, model: Quantized, target: Path) -> None:
     """Quantize by onnxruntime; norms are folded into convolutions before."""
     import onnx
     from onnxruntime.quantization import (  # pyright: ignore
@@ -96,7 +96,8 @@ def _quantize(source: Path, model: Quantized, target: Path) -> None:
     )
     from onnxruntime.quantization.shape_inference import quant_pre_process  # pyright: ignore
 
-    quant_pre_process(source, target)
+    # Symbolic shapes of a network of words end in what is not known.
+    quant_pre_process(source, target, skip_symbolic_shape=model.how == "dynamic")
     if model.how == "dynamic":
         return quantize_dynamic(target, target, weight_type=QuantType.QInt8)
     samples = [inputs(model.network, 1, seed)[0].numpy() for seed in range(_CALIBRATIONS)]
