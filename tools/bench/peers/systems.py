@@ -153,8 +153,13 @@ def _compile(task: SystemTask, inputs: Sequence[np.ndarray]) -> int:
     except PycError as error:
         (task.folder / _REFUSED).write_text(str(error))
         return 1
-    spent = Spent.so_far().since(start)
-    (task.folder / _SPENT).write_text(json.dumps(asdict(spent)))
+    spent = json.dumps(asdict(Spent.so_far().since(start)))
+    if artifact.cached is not None:
+        # What is kept took its time when it was made.
+        kept = Path(folder, f"{artifact.cached.key}.seconds")
+        spent = kept.read_text() if kept.is_file() else spent
+        kept.write_text(spent)
+    (task.folder / _SPENT).write_text(spent)
     (task.folder / _PROGRAM).write_bytes(to_bytes(artifact))
     return 0
 

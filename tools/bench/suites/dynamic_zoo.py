@@ -10,8 +10,8 @@ one thread, where `sizes` are what ran; results are compared with onnxruntime wi
 A row of `random lengths` is one process that calls each system in turn on inputs of drawn lengths:
 p50 and p99 of single calls.
 
-Programs are kept in a compile cache in the models' folder, so that a row after the first one of a
-network times no compile. Finished rows are kept as in `zoo`.
+Programs are kept in a compile cache in the models' folder with the seconds of their compile.
+Finished rows are kept as in `zoo`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
