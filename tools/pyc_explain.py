@@ -195,6 +195,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--islands", action="store_true", help="as in pyc-compile")
     parser.add_argument("--function", default="", metavar="NAME", help="as in pyc-compile")
+    parser.add_argument("--outputs", action="append", default=[], metavar="NAME,...",
+                        help="as in pyc-compile")  # fmt: skip
     parser.add_argument(
         "--size",
         action="append",

@@ -67,10 +67,11 @@ class CompileLog:
         return None if known is None else from_data(Signature, known)
 
     @property
-    def reading(self) -> tuple[bool, str]:
-        """The options `islands` and `function`, by which the model was read."""
-        options = self.conditions.get("options") or {}
-        return bool(options.get("islands")), str(options.get("function", ""))
+    def reading(self) -> tuple[bool, str, tuple[str, ...]]:
+        """The options `islands`, `function` and `outputs`, by which the model was read."""
+        found = self.conditions.get("options") or {}
+        outputs = tuple(map(str, found.get("outputs", ())))
+        return bool(found.get("islands")), str(found.get("function", "")), outputs
 
 
 def conditions_of(artifact: Artifact) -> dict[str, Any]:

@@ -62,6 +62,8 @@ class ReplayOptions:
     islands: bool = False
     # The entry of an MLIR module, where the user named it.
     function: str = ""
+    # The values of an ONNX model that are the program's results, where the user named them.
+    outputs: tuple[str, ...] = ()
     # Whether calls compare indices in their arguments with the axes that they choose from.
     guard_indices: bool = True
 

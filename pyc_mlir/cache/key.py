@@ -413,8 +413,8 @@ class Sources:
 
 def _model_path(source: Source) -> Path | None:
     match source:
-        # Memos do not tell imports with islands, or of a named function, from those without.
-        case OnnxFile(path, islands=False):
+        # Memos do not tell imports with islands, or of a named function or results, from others.
+        case OnnxFile(path, islands=False, outputs=()):
             found = path
         case MlirFile(path, function="") if path.suffix == ".mlir":
             found = path

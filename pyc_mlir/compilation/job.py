@@ -47,7 +47,8 @@ class Job:
     @staticmethod
     def of(source: Any, inputs: Inputs, options: Options) -> "Job":
         """Return the job of what a user gives. Raises PycError as `Source.of`."""
-        return Job(Source.of(source, options.islands, options.function), inputs, options)
+        reading = options.islands, options.function, options.outputs
+        return Job(Source.of(source, *reading), inputs, options)
 
     @property
     def shapes(self) -> Sequence[Any] | None:

@@ -202,6 +202,13 @@ class CompileOptions:
         "the entry of an MLIR module; empty: `main`, or the only public function",
         "--function NAME",
     )
+    outputs: Sequence[str] = _option(
+        (),
+        "the values of an ONNX model's graph that are the program's results, in this order, in "
+        "place of its own: the nodes behind them are no part of the program",
+        "--outputs NAME,...",
+        once_each=True,
+    )
     guard_indices: bool | None = _option(
         None,
         "calls compare indices in their arguments, such as token ids, with the axes that they "
@@ -301,6 +308,7 @@ class CompileOverrides(TypedDict, total=False):
     node_names: bool
     islands: bool
     function: str
+    outputs: Sequence[str]
     guard_indices: bool | None
     passes: str
     dump_phases: str | Path | None
@@ -521,6 +529,7 @@ def resolve(
         passes=passes_of(given.passes),
         islands=given.islands,
         function=given.function,
+        outputs=tuple(given.outputs),
         guard_indices=given.guard_indices is not False,
         # A trace alone asks for those that pay.
         plans=checked_plans(given.plans) or (AUTO_PLANS if given.shapes is not None else ""),

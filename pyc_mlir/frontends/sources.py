@@ -16,6 +16,7 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -67,15 +68,24 @@ class Source(ABC):
     is_bytecode: bool = False
 
     @staticmethod
-    def of(given: Any, islands: bool = False, function: str = "") -> "Source":
+    def of(
+        given: Any, islands: bool = False, function: str = "", outputs: Sequence[str] = ()
+    ) -> "Source":
         """Return the record of what a user gives; a record stays as it is.
 
         islands: nodes of an ONNX model may become islands. function: the entry of a module.
-        Raises PycError: BAD_MODEL for none of the kinds, BAD_ARGUMENT for a `function` of no MLIR.
+        outputs: the values of an ONNX model that are its results, in place of its own.
+        Raises PycError: BAD_MODEL for none of the kinds, BAD_ARGUMENT for a `function` of no MLIR,
+        or `outputs` of no ONNX model.
         """
         source = given if isinstance(given, Source) else _of(given)
-        if islands and isinstance(source, _Onnx):
-            source = replace(source, islands=True)
+        if isinstance(source, _Onnx):
+            islands, outputs = islands or source.islands, tuple(outputs) or source.outputs
+            source = replace(source, islands=islands, outputs=outputs)
+        elif outputs and not isinstance(given, Loaded | Packed):  # these were read by them
+            got = f"{source.title} of kind {type(source).__name__}"
+            why = f"outputs: expected an ONNX model, whose values they name, got {got}"
+            raise PycError(ReasonCode.BAD_ARGUMENT, f"{why}; return other results from it")
         if isinstance(source, _Module):
             return replace(source, function=function) if function else source
         if function:
@@ -142,15 +152,16 @@ class Packed(_Module):
 
 @dataclass(frozen=True, kw_only=True)
 class _Onnx(Source):
-    """An ONNX model; its `islands`: nodes may become islands."""
+    """An ONNX model; its `islands`: nodes may become islands; `outputs`: its results, if named."""
 
     islands: bool = False
+    outputs: tuple[str, ...] = ()
 
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
         """Import the model."""
         name = self.path.stem if isinstance(self, OnnxFile) else _UNNAMED
         (model,) = (getattr(self, field) for field in self.__match_args__)
-        return Loaded(_onnx(model, inputs, context, self.islands), name=name)
+        return Loaded(_onnx(self, model, inputs, context), name=name)
 
 
 @dataclass(frozen=True)
@@ -407,7 +418,7 @@ def _raised(source: _Module, data: bytes, name: str, context: ir.Context) -> Loa
     return replace(found, function=source.function)
 
 
-def _onnx(model: Any, inputs: Inputs, context: ir.Context, islands: bool) -> ir.Module:
+def _onnx(source: _Onnx, model: Any, inputs: Inputs, context: ir.Context) -> ir.Module:
     """Import a model; one that is refused with its dynamic sizes, at the sizes of `inputs`."""
     try:
         from pyc_mlir.frontends.onnx.importer import import_onnx
@@ -416,14 +427,16 @@ def _onnx(model: Any, inputs: Inputs, context: ir.Context, islands: bool) -> ir.
             ReasonCode.MISSING_DEPENDENCY,
             f"ONNX models: expected the package `{error.name}`, found none; {install('onnx')}",
         ) from None
+    read = partial(import_onnx, model, context=context)
+    read = partial(read, islands=source.islands, outputs=source.outputs)
     try:
-        return import_onnx(model, context=context, islands=islands)
+        return read()
     except UnsupportedModel:
         if inputs is None:
             raise
     shapes = [getattr(i, "dims", None) or getattr(i, "shape", i) for i in inputs]
     given = [tuple(s) if isinstance(s, tuple | list) else () for s in shapes]
-    return import_onnx(model, context=context, islands=islands, shapes=given)
+    return read(shapes=given)
 
 
 _LOADED = "if you trust it, load it with torch and give the module or the ExportedProgram"

@@ -73,7 +73,7 @@ def travelling(job: Job) -> Job:
         return job
     if isinstance(source, OnnxModel):
         data = source.proto.SerializeToString()
-        return replace(job, source=OnnxBytes(data, islands=source.islands))
+        return replace(job, source=OnnxBytes(data, islands=source.islands, outputs=source.outputs))
     with new_context() as context, ir.Location.unknown():
         loaded = job.load(context)
         if loaded.module is None:

@@ -99,7 +99,8 @@ def _compiled(
     if guarded.in_child:
         allow_bytecode()
     with progress.stage(f"reading {flags.model}"):
-        model = read_model(flags.model, stdin, options.islands, options.function)
+        reading = options.islands, options.function, options.outputs
+        model = read_model(flags.model, stdin, *reading)
         source, inputs = with_shapes(model, shapes)
     if flags.emit in EMITTED:
         done = "PyC imports" if flags.emit == IMPORTED else f"PyC lowers to {flags.emit}"

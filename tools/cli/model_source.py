@@ -68,20 +68,27 @@ class InputShape:
         return InputShape(name or None, dims, dtype)
 
 
-def read_model(text: str, stdin: BinaryIO, islands: bool = False, function: str = "") -> Source:
+def read_model(
+    text: str,
+    stdin: BinaryIO,
+    islands: bool = False,
+    function: str = "",
+    outputs: Sequence[str] = (),
+) -> Source:
     """Return the source that MODEL stands for.
 
-    islands, function: as of `Source.of`.
+    islands, function, outputs: as of `Source.of`.
 
     Raises PycError: BAD_MODEL for Python files without such a function and for input that is no
     text, and as `Source.of`.
     """
     if text == "-":
-        return MlirText(_read_text(stdin), function=function)
+        return Source.of(MlirText(_read_text(stdin)), False, function, outputs)
     match = _FUNCTION.match(text)
     if match is None:
-        return Source.of(Path(text), islands, function)
-    return Source.of(load_function(Path(match["file"]), match["name"] or ""), function=function)
+        return Source.of(Path(text), islands, function, outputs)
+    made = load_function(Path(match["file"]), match["name"] or "")
+    return Source.of(made, False, function, outputs)
 
 
 def _read_text(stdin: BinaryIO) -> str:

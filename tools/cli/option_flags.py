@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -24,9 +24,15 @@ def read_range(text: str) -> tuple[str, Range]:
     return name, (int(match[1]), int(match[2]))
 
 
+def named_values(given: Sequence[str]) -> tuple[str, ...]:
+    """Return the names in the values of ``--outputs``."""
+    return tuple(name for text in given for name in text.split(",") if name)
+
+
 # Options whose value is not the text of the flag.
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "dims": lambda given: dict(read_range(text) for text in given) or None,
+    "outputs": named_values,
 }
 
 

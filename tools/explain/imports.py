@@ -14,6 +14,7 @@ from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli import guarded
 from pyc_mlir.tools.cli.model_source import InputShape, read_model, with_shapes
+from pyc_mlir.tools.cli.option_flags import named_values
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -34,7 +35,8 @@ def run(flags: argparse.Namespace) -> int:
 def _report(flags: argparse.Namespace) -> ImportReport:
     shapes = [InputShape.parse(text) for text in flags.input]
     try:
-        model = read_model(flags.program, sys.stdin.buffer, flags.islands, flags.function)
+        reading = flags.islands, flags.function, named_values(flags.outputs)
+        model = read_model(flags.program, sys.stdin.buffer, *reading)
         return report_import(*with_shapes(model, shapes))
     except UnsupportedModel as error:  # of a model that was read for its inputs' names
         return error.report

@@ -247,19 +247,20 @@ _LAYOUT = (
 def import_onnx(
     model: str | Path | bytes | onnx.ModelProto, *,
     context: ir.Context | None = None, name: str = "main", islands: bool = False,
-    shapes: Sequence[Any] = (),
+    shapes: Sequence[Any] = (), outputs: Sequence[str] = (),
 ) -> ir.Module:  # fmt: skip
     """Return the pyc module with a function `name` that computes `model`.
 
     `model` is a path, the bytes of a file or a ModelProto, of opset 13 to 28; older ones go through
     onnx's version converter. `islands`: nodes that PyC lacks, of a tested list of operators, become
     functions that torch-mlir lowers. `shapes`: of the inputs, whose integers become the sizes of
-    dynamic dimensions. Raises PycError: BAD_MODEL for a malformed model,
+    dynamic dimensions. `outputs`: values of the graph that are the results; what none of them needs
+    is no part of the program. Raises PycError: BAD_MODEL for a malformed model,
     UnsupportedModel for one with nodes that PyC lacks (all of them are listed), NATIVE_CRASH where
     the process that lowers an island ends.
     """
     proto, source = read_model(model)
-    prepared = prepare(proto, source, set(HANDLERS))
+    prepared = prepare(proto, source, set(HANDLERS), outputs)
     active = new_context() if context is None else context
     load(active)
     with active, ir.Location.unknown():

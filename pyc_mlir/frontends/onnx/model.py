@@ -16,6 +16,7 @@ import onnx.inliner
 
 from pyc_mlir.artifact.import_report import GraphBreak, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.frontends.onnx.ops.node import SIMPLE
 from pyc_mlir.frontends.onnx.reading import (
     DEFAULT_DOMAINS,
@@ -23,6 +24,7 @@ from pyc_mlir.frontends.onnx.reading import (
     all_nodes,
     bad_model,
     check_nodes,
+    live_nodes,
     names_of,
     opset_of,
     refused,
@@ -66,11 +68,14 @@ class PreparedModel:
     weights: ModelWeights
 
 
-def prepare(model: onnx.ModelProto, source: ModelSource, known_ops: set[str]) -> PreparedModel:
+def prepare(
+    model: onnx.ModelProto, source: ModelSource, known_ops: set[str], outputs: Sequence[str] = ()
+) -> PreparedModel:
     """Check the model, convert it and inline its functions down to `known_ops` where possible.
 
-    The model given stays as it is. Raises PycError: BAD_MODEL, or UNSUPPORTED_OP for an opset that
-    is out of reach.
+    The model given stays as it is. `outputs`: values that are its results, of which other nodes are
+    no part. Raises PycError: BAD_MODEL, UNSUPPORTED_OP for an opset that is out of reach, or
+    BAD_ARGUMENT for an output that is no value.
     """
     opset = opset_of(model)
     if opset is not None and opset > NEWEST:
@@ -88,6 +93,8 @@ def prepare(model: onnx.ModelProto, source: ModelSource, known_ops: set[str]) ->
         raise unread_weights(source.name, error) from error
     except ValueError as error:
         raise bad_model(source.name, str(error)) from error
+    if outputs:
+        _cut(light, outputs, source)
     _state_domains(light)
     schemas = schemas_of(light, opset or NEWEST)
     _refuse_undefined(light, source, opset or NEWEST, schemas, known_ops)
@@ -104,6 +111,30 @@ def prepare(model: onnx.ModelProto, source: ModelSource, known_ops: set[str]) ->
     if error is not None:
         raise bad_model(source.name, f"expected types and shapes that fit, got: {error}") from error
     return PreparedModel(light, weights)
+
+
+def _cut(model: onnx.ModelProto, outputs: Sequence[str], source: ModelSource) -> None:
+    """Make these values the graph's results, in this order, and drop nodes that none needs."""
+    graph = model.graph
+    known = [name for node in graph.node for name in node.output if name]
+    known += [value.name for value in (*graph.input, *graph.initializer)]
+    typed = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
+    for number, name in enumerate(outputs):
+        if name not in known or name in outputs[:number]:
+            given = ", ".join(value.name for value in graph.output)
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                where=f"{source.name}: outputs",
+                expected=f"different values of the graph (its own results are {given})",
+                got=f"{name!r}{' twice' if name in known else did_you_mean(name, known)}",
+                remedy="name outputs of nodes as the model's file has them",
+            )
+    wanted = [typed.get(name) or onnx.ValueInfoProto(name=name) for name in outputs]
+    del graph.output[:]
+    graph.output.extend(wanted)
+    kept = [graph.node[index] for index in sorted(live_nodes(graph))]
+    del graph.node[:]
+    graph.node.extend(kept)
 
 
 def _state_domains(model: onnx.ModelProto) -> None:

@@ -148,7 +148,7 @@ def program_of(
 ) -> TunedProgram:
     """Read a model. Raises PycError as the front ends do; BAD_ARGUMENT if it is no pyc program."""
     given = options or CompileOptions()
-    model = Source.of(source, given.islands, given.function)
+    model = Source.of(source, given.islands, given.function, given.outputs)
     subject = subject_of_program(model, inputs, given, dims)
     works = kernel_works(Job.of(model, inputs, resolve(given)), required=True)
     return TunedProgram(subject, tuple(work for work in works if work.space.size > 1))

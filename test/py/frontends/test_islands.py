@@ -157,7 +157,7 @@ def test_a_replay_makes_the_same_bytes(tmp_path):
     data = to_bytes(build(path, None, make_options(islands=True)))
     made.write_bytes(data)
     recorded = read_compile_log(made)
-    assert recorded.reading == (True, "")
+    assert recorded.reading == (True, "", ())
     assert to_bytes(replay(path, None, recorded)) == data
 
 

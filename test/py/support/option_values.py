@@ -37,6 +37,7 @@ CHANGES: dict[str, Any] = {
     "own_constants": True,
     "islands": True,
     "function": "score",
+    "outputs": ("score",),
     "guard_indices": False,
     "check": True,
     "plans": "auto",

@@ -160,7 +160,7 @@ def test_a_policy_of_others_stays_in_the_parent():
 
 @pytest.mark.parametrize("inputs", [None, [], [(2, None)], [(), np.zeros((3, 4), np.float32)]])
 def test_shapes_travel(inputs):
-    job = travelling(Job.of("func.func @main() {\n}", inputs, OPTIONS))
+    job = travelling(Job.of("func.func @main() {\n}", inputs, replace(OPTIONS, outputs=())))
     found = job_of(request(COMPILE, job), load_policy).inputs
     expected = None if inputs is None else [tuple(getattr(i, "shape", i)) for i in inputs]
     assert found == expected
@@ -169,8 +169,8 @@ def test_shapes_travel(inputs):
 @pytest.mark.parametrize(
     "source",
     [
-        OnnxFile(Path("model.onnx"), islands=True),
-        OnnxBytes(b"model", islands=True),
+        OnnxFile(Path("model.onnx"), islands=True, outputs=("y",)),
+        OnnxBytes(b"model", islands=True, outputs=("y",)),
         MlirFile(Path("model.mlir"), function="score"),
         MlirText("module {}", function="score"),
         Bytecode(b"ML\xefR"),
@@ -184,7 +184,7 @@ def test_sources_travel(source):
 
 def test_a_function_travels_as_its_module():
     inputs = [pyc_mlir.TensorSpec("f32", 2)]
-    job = travelling(Job.of(np.tanh, inputs, replace(OPTIONS, function="")))
+    job = travelling(Job.of(np.tanh, inputs, replace(OPTIONS, function="", outputs=())))
     found = job_of(request(COMPILE, job), load_policy)
     assert isinstance(found.source, Packed) and found.source.name == "tanh"
     assert found.inputs is None
