@@ -6,6 +6,11 @@ import numpy as np
 import pytest
 
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.measure.records import Report
+from pyc_mlir.tools.bench.report.show import markdown
+from pyc_mlir.tools.bench.report.tables import LEFT_OUT
+from pyc_mlir.tools.bench.suites import dynamic_zoo
+from pyc_mlir.tools.bench.workloads.dynamic import Dynamic
 from pyc_mlir.tools.bench.workloads.export import answers, export
 from pyc_mlir.tools.bench.workloads.networks import (
     NETWORKS,
@@ -78,3 +83,33 @@ def test_models_are_made_of_a_network(how, element, tmp_path):
     with np.load(path.with_suffix(".npz")) as made, np.load(tmp_path / "linear.npz") as plain:
         error = np.abs(made["float64_0"] - plain["float64_0"]).max()
         assert error == 0 if how in ("half", "bfloat16") else 0 < error < 0.1
+
+
+def test_one_model_is_called_at_several_sizes(tmp_path, monkeypatch):
+    """The suite `dynamic-zoo` on a small network in the place of one of its own."""
+    for package in ("onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    layers = torch.nn.Embedding(8192, 8), torch.nn.Linear(8, 6)
+    network = Network("words", TRANSFORMER, "", (4,), lambda: torch.nn.Sequential(*layers))
+    ranges = {"batch": (1, 4), "length": (1, 512)}
+    sizes = ((1, 4), (2, 8), ())
+    words = Dynamic(network, {0: "batch", 1: "length"}, ranges, sizes)
+    monkeypatch.setattr(dynamic_zoo, "DYNAMIC", {"bert": words})
+    monkeypatch.setattr(dynamic_zoo, "in_child", lambda measure, *given: measure(*given))
+    export("bert.any", words, 1, OPSET, tmp_path)
+    stored = tmp_path / "dynamic.json"
+    command = ["--models=bert", "--rounds=1", f"--folder={tmp_path}", f"--json={stored}"]
+    assert dynamic_zoo.run(command) == 0
+    report = Report.load(stored)
+    rows = {(r["workload"], r["system"]): r for r in report.records if r["metric"] != LEFT_OUT}
+    names = ["bert, 1x4", "bert, 2x8", "bert, random lengths"]
+    assert {name for name, _ in rows} == set(names)
+    for name in names:
+        assert {s for w, s in rows if w == name} >= {"pyc", "pyc-static", "onnxruntime"}
+    one, other, drawn = (rows[name, "pyc"] for name in names)
+    assert one["max_error"] < 1e-5 and one["call_peak_bytes"] >= 4 * 6 * 4
+    assert one["compile_seconds"] == other["compile_seconds"], "one compile serves both"
+    assert one["sizes"] == [1, 4] and other["sizes"] == [2, 8]
+    assert 0 < drawn["value"] <= drawn["p99"]
+    text = markdown(report)
+    assert "p99 / static" in text and "| / static |" in text and "| pyc-static |" in text
