@@ -63,7 +63,7 @@ SUITES: dict[str, str] = {
     "faults": "suites.faults:run",
     "gates": "suites.gates:run",
     "zoo": "pyc_mlir.tools.bench.suites.zoo:run",
-    "dynamic-zoo": "pyc_mlir.tools.bench.suites.dynamic_zoo:run",
+    "dynamic-zoo": "pyc_mlir.tools.bench.suites.zoo:dynamic_zoo",
     "architectures-torch": "suites.architectures_torch:run",
     "architectures-jax": "suites.architectures_jax:architectures",
     "transients-jax": "suites.architectures_jax:transients",

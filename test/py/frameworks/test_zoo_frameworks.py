@@ -9,7 +9,7 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools.bench.report.show import markdown
 from pyc_mlir.tools.bench.report.tables import LEFT_OUT
-from pyc_mlir.tools.bench.suites import dynamic_zoo
+from pyc_mlir.tools.bench.suites import zoo
 from pyc_mlir.tools.bench.workloads.dynamic import Dynamic
 from pyc_mlir.tools.bench.workloads.export import answers, export
 from pyc_mlir.tools.bench.workloads.networks import (
@@ -94,12 +94,12 @@ def test_one_model_is_called_at_several_sizes(tmp_path, monkeypatch):
     ranges = {"batch": (1, 4), "length": (1, 512)}
     sizes = ((1, 4), (2, 8), ())
     words = Dynamic(network, {0: "batch", 1: "length"}, ranges, sizes)
-    monkeypatch.setattr(dynamic_zoo, "DYNAMIC", {"bert": words})
-    monkeypatch.setattr(dynamic_zoo, "in_child", lambda measure, *given: measure(*given))
+    monkeypatch.setattr(zoo, "DYNAMIC", {"bert": words})
+    monkeypatch.setattr(zoo, "in_child", lambda measure, *given: measure(*given))
     export("bert.any", words, 1, OPSET, tmp_path)
     stored = tmp_path / "dynamic.json"
     command = ["--models=bert", "--rounds=1", f"--folder={tmp_path}", f"--json={stored}"]
-    assert dynamic_zoo.run(command) == 0
+    assert zoo.dynamic_zoo(command) == 0
     report = Report.load(stored)
     rows = {(r["workload"], r["system"]): r for r in report.records if r["metric"] != LEFT_OUT}
     names = ["bert, 1x4", "bert, 2x8", "bert, random lengths"]

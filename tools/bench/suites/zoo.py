@@ -1,4 +1,4 @@
-"""The suite `zoo`: real networks with random weights against the peers of this CPU.
+"""The suites `zoo` and `dynamic-zoo`: real networks with random weights against this CPU's peers.
 
     pyc-bench zoo --threads 1,2 --batch 1,8
     pyc-bench zoo --models resnet18 --systems pyc,onnxruntime --threads 1 --batch 1 --rounds 5
@@ -20,22 +20,44 @@ Compile seconds of plain IREE leave out the front end, which PyC's hold. Of thre
 the cores of its row, also to compile.
 Finished rows are kept beside OUT as OUT.partial; a run of the same settings in the same environment
 goes on from there. A run of a part goes to the models' folder unless `--json` names a file.
+
+`dynamic-zoo`: a network of `workloads/dynamic.py` is exported once, compiled once for the ranges of
+its sizes, and called at each of its sizes: by PyC, by onnxruntime and OpenVINO on the same dynamic
+model, and by PyC's program for that size alone (`pyc-static`). Rows are as above on one
+thread, with `sizes`; results are compared with onnxruntime without optimizations. A row of `random
+lengths` is one process that calls each system in turn on inputs of drawn lengths: p50 and p99 of
+single calls. Programs are kept in a compile cache in the models' folder with the seconds of their
+compile.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from pyc_mlir.api import build
+from pyc_mlir.artifact.signature import flat
+from pyc_mlir.cache.cache import open_cache
 from pyc_mlir.cache.store import default_folder
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode, install
-from pyc_mlir.measure.records import Record
+from pyc_mlir.frontends.sources import Source
+from pyc_mlir.measure.interleave import interleave
+from pyc_mlir.measure.records import Record, record
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
+from pyc_mlir.service.targets import quantile
+from pyc_mlir.tools.bench.model.case import ModelCase, read_signature
+from pyc_mlir.tools.bench.model.case import store as store_case
 from pyc_mlir.tools.bench.peers.graph import LeastWork, read_graph
+from pyc_mlir.tools.bench.peers.onnxruntime_session import open_session
 from pyc_mlir.tools.bench.peers.rounds import (
     absence,
     account_of,
@@ -43,12 +65,14 @@ from pyc_mlir.tools.bench.peers.rounds import (
     store_arrays,
     store_linalg,
 )
-from pyc_mlir.tools.bench.peers.systems import with_halves
-from pyc_mlir.tools.bench.report.show import short
+from pyc_mlir.tools.bench.peers.systems import SUITES, openvino_request, with_halves
+from pyc_mlir.tools.bench.peers.workload import Workload
+from pyc_mlir.tools.bench.report.show import markdown, short
 from pyc_mlir.tools.bench.report.suite import (
     FRESH,
     SuiteRun,
     counts,
+    in_child,
     note,
     on_cores,
     option,
@@ -56,9 +80,10 @@ from pyc_mlir.tools.bench.report.suite import (
     suite,
     threads_of,
 )
-from pyc_mlir.tools.bench.report.tables import IREE
+from pyc_mlir.tools.bench.report.tables import IREE, PYC, STATIC
 from pyc_mlir.tools.bench.workloads import export
 from pyc_mlir.tools.bench.workloads import systems as systems_here
+from pyc_mlir.tools.bench.workloads.dynamic import DYNAMIC
 from pyc_mlir.tools.bench.workloads.export import MODELS, stem
 from pyc_mlir.tools.bench.workloads.networks import NETWORKS, OPSET
 from pyc_mlir.tools.bench.workloads.quantized import QUANTIZED
@@ -220,3 +245,114 @@ def store(model: Path, lowered: bool, folder: Path) -> tuple[LeastWork, Mapping[
     if lowered:
         store_linalg(model, inputs, folder)
     return read_graph(model, inputs).least_work(inputs), {}
+
+
+DYNAMIC_ZOO = "dynamic-zoo"
+SIZED = tuple(SUITES[DYNAMIC_ZOO])
+# The folder of the cache of programs, beside the models.
+PROGRAMS = "programs"
+_SEED, _KINDS, _CALLS, _LONGEST = 2026, 8, 240, 384
+# By how a network is quantized: what rounds to other bytes is off by steps, which layers carry on.
+TOLERANCES = {"": TOLERANCE, "static": 0.3, "dynamic": 0.3}
+
+
+@suite(
+    DYNAMIC_ZOO,
+    9,
+    option("--models", type=some_of(DYNAMIC), metavar="NAME,...",
+           help=f"some of {', '.join(DYNAMIC)}; default: all"),
+    option("--folder", type=Path, metavar="DIR",
+           help=f"of the models; default: ${VARIABLE}, else the user's cache"),
+    FRESH,
+    elsewhere=lambda bench: folder_of(bench.options) / "part.json" if bench.quick else None,
+    then=lambda bench, stored: print(markdown(stored)),
+)  # fmt: skip
+def dynamic_zoo(bench: SuiteRun) -> Iterator[Record]:
+    """Measure networks whose sizes are known at run time only, beside static programs and peers."""
+    known = bench.options
+    names = known.models or (QUICK if bench.quick else tuple(DYNAMIC))
+    models = Models(folder_of(known))
+    bench.settings |= {"models": list(names)}
+    cases: dict[str, Callable[[], Sequence[Record]]] = {}
+    for name in names:
+        sizes = DYNAMIC[name].sizes[: 1 if bench.quick else None]
+        cases |= {
+            titled(name, each): partial(_at_sizes, name, each, bench, models) for each in sizes
+        }
+    yield from bench.resumed(cases, lambda rows: {r["system"] for r in rows} >= set(SIZED))
+
+
+def _at_sizes(name: str, sizes: tuple[int, ...], bench: SuiteRun, models: Models) -> list[Record]:
+    """Measure all systems at certain sizes, or of drawn ones without any; failures are records."""
+    dynamic, workload = DYNAMIC[name], titled(name, sizes)
+    try:
+        path = models.path(f"{name}.any", 1)
+        if not sizes:
+            found = in_child(timed_stream, name, str(path), str(models.folder / PROGRAMS))
+            return [drawn(workload, *item) for item in found.items()]
+        source = Source.of(path)
+        given = dict(zip(dynamic.axes.values(), sizes, strict=True))
+        inputs, signature = dynamic.tensors(sizes), read_signature(source, None)
+        case = ModelCase(str(path), source, signature, given, inputs, ranges=dynamic.ranges)
+        expected = case.reference("onnxruntime").results
+        write = partial(store_case, case, expected, systems=SIZED, cache=models.folder / PROGRAMS)
+        details = partial(account_of, sizes[0])
+        how = {"key": case.model, "tolerance": TOLERANCES[dynamic.how], "details": details}
+        found = compared(bench, workload, dynamic.kind, 1, SIZED, write, **how)
+    except PycError as error:
+        reason = f"{error.code.name}: {error.message}"
+        note(f"{workload}: {reason}")
+        found = [absence(workload, s, 1, reason) for s in SIZED]
+    return [row | {"network": name, "batch": "any", "sizes": list(sizes)} for row in found]
+
+
+def titled(name: str, sizes: Sequence[int]) -> str:
+    """Return a row's name: ``resnet18, batch 8``, ``bert, 8x128``, ``bert, random lengths``."""
+    at = "x".join(map(str, sizes)) if len(sizes) > 1 else "".join(f"batch {n}" for n in sizes)
+    return f"{name}, {at or 'random lengths'}"
+
+
+def drawn(workload: str, system: str, seconds: Sequence[float]) -> Record:
+    """Record the median and the 99th percentile of calls of drawn sizes."""
+    p50, p99 = (quantile(sorted(seconds), q) for q in (0.5, 0.99))
+    note(f"{workload}: {system} p50 {p50 * 1e3:.2f} ms, p99 {p99 * 1e3:.2f} ms")
+    row = record(workload, system, "random lengths", "s", p50, p99=p99, calls=len(seconds))
+    return row | {"system": system, "threads": 1}
+
+
+def timed_stream(name: str, model: str, cache: str) -> dict[str, list[float]]:
+    """Return the seconds of each system's calls on inputs of one row and drawn lengths.
+
+    Raises PycError (WRONG_RESULT) for a system that is wrong at one of the lengths.
+    """
+    dynamic, path, kept = DYNAMIC[name], Path(model), open_cache(cache)
+    draw, device = np.random.default_rng(_SEED), Device("local-sync")
+    lengths = [int(n) for n in np.exp(draw.uniform(*np.log((8, _LONGEST)), _KINDS))]
+    inputs = {n: dynamic.tensors((1, n)) for n in lengths}
+
+    def program(specs: Sequence[Any] | None, **options: Any) -> Program:
+        return Program(build(path, specs, make_options(**options), cache=kept), device)
+
+    whole = program(None, dims=dynamic.ranges)
+    static = {n: program(given) for n, given in inputs.items()}
+    session, feeds = open_session(path, inputs[lengths[0]], 1)
+    named = {n: dict(zip(feeds, given, strict=True)) for n, given in inputs.items()}
+    calls = {
+        PYC: lambda n: flat(whole(*inputs[n])),
+        STATIC: lambda n: flat(static[n](*inputs[n])),
+        "onnxruntime": lambda n: session.run(None, named[n]),
+    }
+    if find_spec("openvino") is not None:
+        infer = openvino_request(path, 1).infer
+        calls["openvino"] = lambda n: infer(dict(enumerate(inputs[n])), True, True).values()
+    for n in lengths:
+        reference, tolerance = partial(session.run, None, named[n]), TOLERANCES[dynamic.how]
+        case = Workload(name, path, (), tolerance=tolerance, reference=reference)
+        for system, call in calls.items():
+            case.check([*map(np.asarray, call(n))], f"{system} at length {n}")
+    found: dict[str, list[float]] = {system: [] for system in calls}
+    for seed, n in enumerate(draw.choice(lengths, _CALLS)):
+        each = {system: partial(call, int(n)) for system, call in calls.items()}
+        for system, timing in interleave(each, 1, 0, seed=seed).items():
+            found[system] += timing.samples
+    return found
