@@ -156,14 +156,17 @@ def totals(work: Work, start: int = 0) -> tuple[int, int]:
     nodes = work.nodes[start:]
     if not nodes:
         return 0, 0
-    flops = 0
-    for node in nodes:
-        inputs = [_nominal(work.type(v)) for v in node.operands]
-        flops += OPS[node.name].flops(inputs, _nominal(node.type), **node.params)
+    flops, read = 0, dict[int, int]()
     inside = {work.number_of(i) for i in range(start, len(work.nodes))}
-    read = {v for n in nodes for v in n.operands} - inside
-    traffic = sum(_nominal(work.type(v)).nbytes for v in read) + _nominal(nodes[-1].type).nbytes
-    return flops, traffic
+    for node in nodes:
+        inputs, out = [_nominal(work.type(v)) for v in node.operands], _nominal(node.type)
+        flops += OPS[node.name].flops(inputs, out, **node.params)
+        # A gather reads the rows that it takes, not the table.
+        most = OPS[node.name].traffic(inputs, out, **node.params) - out.nbytes
+        for value, type_ in zip(node.operands, inputs, strict=True):
+            if value not in inside:
+                read[value] = max(read.get(value, 0), min(type_.nbytes, most))
+    return flops, sum(read.values()) + _nominal(nodes[-1].type).nbytes
 
 
 def _window_kind(node: WorkOp, work: Work) -> str | None:

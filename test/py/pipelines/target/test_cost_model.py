@@ -71,6 +71,17 @@ def test_softmax_counts_the_same_operations_as_kernel_and_as_op():
     assert FAMILIES["rows"].cost(knobs, CPU, {}).flops == flops > 0
 
 
+@pytest.mark.parametrize(("rows", "taken"), [(8192, 32), (8, 32)])
+def test_a_gather_reads_what_it_takes_of_a_table(rows: int, taken: int):
+    table = TensorType((rows, 768), np.dtype(np.float32))
+    indices = TensorType((1, taken), np.dtype(np.int64))
+    out = TensorType((1, taken, 768), np.dtype(np.float32))
+    work = Work((Input(table), Input(indices)), (WorkOp("gather", (0, 1), {"axis": 0}, out),))
+    _, traffic = totals(work)
+    most = out.nbytes + min(table.nbytes, out.nbytes + indices.nbytes) + indices.nbytes
+    assert 2 * min(table.nbytes, out.nbytes) <= traffic <= most
+
+
 def test_irees_code_is_slower_than_the_kernel_by_its_row():
     model, work = CostModel(CPU), softmax(64, 1000)
     kernel = model.kernel("rows", *totals(work))
