@@ -132,13 +132,6 @@ def _worst(found: Mean) -> str:
 def zoo(report: Report) -> str:
     """Write all tables of a report of the suite `zoo` or `dynamic-zoo`."""
     found = results(report.records)
-    drawn = {(r["workload"], r["system"]): r for r in report.records if "p99" in r}
-
-    kinds = {"": tuple(r.kind for r in found)}
-    own = [(str(m.members), times(m.mean), _worst(m)) for *_, m in means(found, kinds, STATIC)]
-
-    def over_static(field: str) -> Callable[[Record], str]:
-        return lambda r: times(r[field] / drawn[r["workload"], STATIC][field])
 
     def beside(show: Callable[[Record], str], *ratios: Column[WorkloadFacts]) -> str:
         return by_columns(found, [_NETWORK, _THREADS, *of_systems(found, show), *ratios])
@@ -166,20 +159,7 @@ def zoo(report: Report) -> str:
         _zoo_medians(found, seconds_cell),
         "Geometric means of PyC's time over the best peer's.",
         tables.table(("networks", "batch", "threads", "number", "/ best", "worst"), _means(found)),
-        "Geometric mean of PyC's time over that of its own programs for the size." * bool(own),
-        tables.table(("number", "/ static", "worst"), own),
-        "Calls of drawn sizes one after another, each system in turn: p50, p99." * bool(drawn),
-        by_columns(
-            drawn.values(),
-            [
-                ("network", lambda r: r["workload"]),
-                ("system", lambda r: r["system"]),
-                ("p50", cell),
-                ("p99", lambda r: quantity(r["p99"], "s")),
-                ("p50 / static", over_static("value")),
-                ("p99 / static", over_static("p99")),
-            ],
-        ),
+        _over_static(report, found),
         "Share of the FMA peak of as many cores, the best of before and after the row: operations "
         "of the network over time. Algorithms that need fewer operations (Winograd) may exceed "
         "100%.",
@@ -199,6 +179,31 @@ def zoo(report: Report) -> str:
         beside(error, *both("max_error")),
         "\n".join(exceptions(report.records)),
     )
+
+
+def _over_static(report: Report, found: Sequence[WorkloadFacts]) -> str:
+    """Write how far one program for all sizes is from PyC's own for a size; '' without such."""
+    drawn = {(r["workload"], r["system"]): r for r in report.records if "p99" in r}
+    kinds = {"": tuple(r.kind for r in found)}
+    own = [(str(m.members), times(m.mean), _worst(m)) for *_, m in means(found, kinds, STATIC)]
+
+    def over(field: str) -> Callable[[Record], str]:
+        return lambda r: times(r[field] / drawn[r["workload"], STATIC][field])
+
+    calls: Sequence[Column[Record]] = (
+        ("network", lambda r: r["workload"]),
+        ("system", lambda r: r["system"]),
+        ("p50", cell),
+        ("p99", lambda r: quantity(r["p99"], "s")),
+        ("p50 / static", over("value")),
+        ("p99 / static", over("p99")),
+    )
+    return joined(
+        "Geometric mean of PyC's time over that of its own programs for the size." * bool(own),
+        tables.table(("number", "/ static", "worst"), own),
+        "Calls of drawn sizes one after another, each system in turn." * bool(drawn),
+        by_columns(drawn.values(), calls),
+    ).strip()
 
 
 def short(report: Report) -> str:
