@@ -327,7 +327,7 @@ def timed_stream(name: str, model: str, cache: str) -> dict[str, list[float]]:
     """
     dynamic, path, kept = DYNAMIC[name], Path(model), open_cache(cache)
     draw, device = np.random.default_rng(_SEED), Device("local-sync")
-    lengths = [int(n) for n in 8 * (_LONGEST / 8) ** draw.random(_KINDS)]
+    lengths = [int(n) for n in np.exp(draw.uniform(np.log(8), np.log(_LONGEST), _KINDS))]
     inputs = {n: dynamic.tensors((1, n)) for n in lengths}
 
     def program(specs: Sequence[Any] | None, **options: Any) -> Program:
