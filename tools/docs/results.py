@@ -26,6 +26,9 @@ GOALS: Mapping[str, Goal] = {
         ("latency", "latency-again", "latency-again-2"),
     ),
     "networks": Goal("real networks with random weights against the peers", ("zoo", "zoo-avx2")),
+    "dynamic-sizes": Goal(
+        "networks of dynamic sizes against static programs and the peers", ("dynamic-zoo",)
+    ),
     "quantized": Goal(
         "quantized models and models in half types against the peers", ("quantized",)
     ),
