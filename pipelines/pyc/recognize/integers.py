@@ -9,7 +9,8 @@ found. That of integers, as ONNX's MatMulInteger and QLinearConv, is the op's ow
 and becomes ``cast(round(f32(integer_conv2d(q, w) + bias) * scale) + zero)``: the sum is exact, and
 rounded once by ``scale = (scale of q * scale of w) / scale of the result``, as onnxruntime does. It
 differs from what the floats give by one unit, and only where the exact value lies within their
-rounding of a tie. Jacob et al., 2018, section 2.2.
+rounding of a tie. Jacob et al., 2018, section 2.2. Weights of unsigned bytes less their zero point
+do not fit signed ones: they are the sum of two halves that do, and the depth is twice as large.
 """
 
 from collections.abc import Callable, Iterator
@@ -98,7 +99,8 @@ def _of_integers(op: ir.Operation) -> IntegerMatch | None:
         point = IRBuilder().constant(np.zeros((), _I32)) if zero is None else zero
         return _integer(op, x, weights, point)
 
-    return IntegerMatch(name, op, "the same operations", build)
+    same = "the same operations"
+    return IntegerMatch(name, op, same if len(weights) == 1 else f"{same} by parts", build)
 
 
 def _shifted(value: ir.Value) -> tuple[ir.Value | None, ir.Value | None]:
@@ -109,17 +111,24 @@ def _shifted(value: ir.Value) -> tuple[ir.Value | None, ir.Value | None]:
     return _widened(op.operands[0], _I32), op.operands[1]
 
 
-def _weights(value: ir.Value) -> np.ndarray | None:
-    """Return constant weights in i32 as i8, less their zero point, where they fit."""
+def _weights(value: ir.Value) -> tuple[np.ndarray, ...] | None:
+    """Return constant weights in i32, less their zero point, as i8, or as a sum of two such."""
     array = constant_array(value)
     if array is None:
         x, zero = _shifted(value)
         known = None if x is None else constant_array(x)
         point: Any = 0 if zero is None else constant_array(zero)
         array = None if known is None or point is None else known.astype(_I32) - point
-    if array is None or array.dtype != _I32 or np.abs(array + 0.5).max(initial=0) > 128:
-        return None
-    return array.astype(_I8)
+    return None if array is None or array.dtype != _I32 else _parts(array)
+
+
+def _parts(whole: np.ndarray) -> tuple[np.ndarray, ...] | None:
+    """Return weights as i8, or those of unsigned bytes and a zero point as a sum of two i8."""
+    if np.abs(whole + 0.5).max(initial=0) <= 128:
+        return (whole.astype(_I8),)
+    half = whole >> 1
+    fits = np.abs(whole + 1).max() <= 255
+    return (half.astype(_I8), (whole - half).astype(_I8)) if fits else None
 
 
 def _is_supported(op: ir.Operation) -> bool:
@@ -136,13 +145,23 @@ def _is_supported(op: ir.Operation) -> bool:
     return (params["groups"] == 1 or each) and x.shape[own] is not None
 
 
-def _integer(op: ir.Operation, x: ir.Value, weights: np.ndarray, zero: ir.Value) -> ir.Value:
-    """Build the product of integers; few channels are padded to four, by weights of 0."""
-    b = IRBuilder()
-    if op.name == "pyc.matmul":
+def _integer(
+    op: ir.Operation, x: ir.Value, parts: tuple[np.ndarray, ...], zero: ir.Value
+) -> ir.Value:
+    """Build the product of integers; few channels are padded to four, by weights of 0.
+
+    Of weights in two parts the depth is twice as large, but for those of one channel each.
+    """
+    b, weights = IRBuilder(), parts[0]
+    params = {} if op.name == "pyc.matmul" else params_of(OPS["conv2d"], op)
+    axis = 1 if params.get("layout") == "NCHW" else from_mlir(x.type).rank - 1
+    if len(parts) > 1 and params.get("groups", 1) > 1:
+        return b.add(*(_integer(op, x, (part,), zero) for part in parts))
+    if len(parts) > 1:
+        x = b.concat(x, x, axis=axis)
+        weights = np.concatenate(parts, 1 if axis == 1 and params else weights.ndim - 2)
+    if not params:
         return b.integer_matmul(x, b.constant(weights), zero)
-    params = params_of(OPS["conv2d"], op)
-    axis = 1 if params["layout"] == "NCHW" else 3
     missing = max(0, 4 - (from_mlir(x.type).shape[axis] or 4))
     if missing and params["groups"] == 1:
         high = tuple(missing if d == axis else 0 for d in range(4))
@@ -176,7 +195,7 @@ def dequantized(value: ir.Value) -> Quantized | None:
 
 
 def _filters(op: ir.Operation) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the weights of a product as i8 and the scale of each column or filter."""
+    """Return a product's weights less their zero points, and each column's or filter's scale."""
     found = dequantized(op.operands[1])
     array = None if found is None else constant_array(found.q)
     if found is None or array is None:
@@ -192,9 +211,7 @@ def _filters(op: ir.Operation) -> tuple[np.ndarray, np.ndarray] | None:
             whole, scales = whole.reshape(shape), scales.reshape(shape)
     nchw = op.name == "pyc.conv2d" and params_of(OPS["conv2d"], op)["layout"] == "NCHW"
     rows = np.moveaxis(scales, 0 if nchw else -1, -1).reshape(-1, scales.shape[0 if nchw else -1])
-    if not (rows == rows[:1]).all() or whole.min() < -128 or whole.max() > 127:
-        return None
-    return whole.astype(_I8), rows[0]
+    return (whole, rows[0]) if (rows == rows[:1]).all() else None
 
 
 @dataclass(frozen=True)
@@ -215,15 +232,13 @@ def _of_floats(op: ir.Operation) -> IntegerMatch | None:
     if x is None or weights is None or x.scale.size * x.zero.size != 1 or not _is_supported(op):
         return None
     filters, scales = weights
-    chain = _chain(op, len(scales))
-    if chain is None:
+    chain, parts = _chain(op, len(scales)), _parts(filters)
+    if chain is None or parts is None:
         return None
     own = np.float32(x.scale.reshape(-1)[0]) * scales.astype(np.float32)
     whole = np.rint(chain.bias / own.astype(np.float64))
     exact = (whole.astype(np.float32) * own == chain.bias).all()
-    depth = np.abs(filters.astype(np.int64)).sum(
-        tuple(d for d in range(filters.ndim) if d != _filter_axis(op))
-    )
+    depth = np.abs(filters).sum(tuple(d for d in range(filters.ndim) if d != _filter_axis(op)))
     if (255 * depth + (np.abs(whole) if exact else 0) >= _LIMIT).any():
         return None
     factor = own / chain.scale
@@ -232,7 +247,7 @@ def _of_floats(op: ir.Operation) -> IntegerMatch | None:
 
     def build() -> ir.Value:
         b = IRBuilder()
-        out = _integer(op, _moved(x), filters, b.constant(x.zero.reshape(()).astype(_I32)))
+        out = _integer(op, _moved(x), parts, b.constant(x.zero.reshape(()).astype(_I32)))
         if exact and whole.any():
             out = b.add(out, b.constant(_aligned(op, whole.astype(_I32))))
         out = b.mul(b.cast(out, dtype=_F32), b.constant(_aligned(op, factor)))

@@ -26,7 +26,15 @@ def model(nodes, weights, image, results=("y",)):
 
 
 def quantized(
-    kind="Conv", w_dtype=np.int8, relu=False, bias=True, scale_x=SX, more=(), results=(), groups=1
+    kind="Conv",
+    w_dtype=np.int8,
+    relu=False,
+    bias=True,
+    scale_x=SX,
+    more=(),
+    results=(),
+    groups=1,
+    zero=0,
 ):
     """A product of quantized tensors in QDQ, and its weights and bias as integers."""
     values = np.random.default_rng(0)
@@ -42,7 +50,7 @@ def quantized(
         "zx": np.uint8(ZX),
         "w": w,
         "sw": sw,
-        "zw": np.zeros(filters, w_dtype),
+        "zw": np.full(filters, zero, w_dtype),
     }
     weights |= {
         "sy": SY,
@@ -106,16 +114,22 @@ def image_of(source):
 
 
 @pytest.mark.parametrize(
-    "kind,relu,bias,groups",
+    "kind,relu,bias,groups,zero",
     [
-        ("Conv", True, True, 1),
-        ("Conv", False, False, 1),
-        ("Conv", True, True, 6),
-        ("MatMul", True, True, 1),
+        ("Conv", True, True, 1, None),
+        ("Conv", False, False, 1, None),
+        ("Conv", True, True, 6, None),
+        ("MatMul", True, True, 1, None),
+        ("Conv", True, True, 1, 132),
+        ("Conv", True, True, 6, 132),
+        ("MatMul", True, True, 1, 132),
     ],
 )
-def test_qdq_equals_sums_of_integers_in_every_bit(kind, relu, bias, groups):
-    source, w, shift = quantized(kind, relu=relu, bias=bias, groups=groups)
+def test_qdq_equals_sums_of_integers_in_every_bit(kind, relu, bias, groups, zero):
+    """Weights of unsigned bytes and a zero point are two products of signed ones."""
+    w_dtype = np.int8 if zero is None else np.uint8
+    source, w, shift = quantized(kind, w_dtype, relu, bias, groups=groups, zero=zero or 0)
+    w = w.astype(np.int32) - (zero or 0)
     program, x = compiled(source), image_of(source)
     assert composites(program) == [f"quantized {'conv2d' if kind == 'Conv' else 'matmul'}"]
     assert any(d.chosen.startswith("int8") for d in program.artifact.decisions)
@@ -130,15 +144,34 @@ def test_a_target_without_dot_products_of_bytes_gets_none(target):
     assert knobs and all("vnni" not in text for text in knobs)
 
 
-def test_products_of_integers_are_the_same_operations():
-    values = np.random.default_rng(0)
-    w = values.integers(-128, 128, (6, 5)).astype(np.int8)
-    node = helper.make_node("MatMulInteger", ["x", "w", "zx"], ["y"])
-    source = model([node], {"w": w, "zx": np.uint8(ZX)}, (3, 6), (("y", TensorProto.INT32),))
+@pytest.mark.parametrize("zero", [np.int8(0), np.uint8(131)])
+def test_products_of_integers_are_the_same_operations(zero):
+    values, info = np.random.default_rng(0), np.iinfo(zero.dtype)
+    w = values.integers(info.min, info.max + 1, (6, 5)).astype(zero.dtype)
+    node = helper.make_node("MatMulInteger", ["x", "w", "zx", "zw"], ["y"])
+    weights = {"w": w, "zx": np.uint8(ZX), "zw": zero}
+    source = model([node], weights, (3, 6), (("y", TensorProto.INT32),))
     program, x = compiled(source), image_of(source)
     assert composites(program) == ["integer_matmul"]
     wide = x.astype(np.int32) - ZX
-    np.testing.assert_array_equal(np.asarray(program(x)), wide @ w.astype(np.int32))
+    np.testing.assert_array_equal(program(x), wide @ (w.astype(np.int32) - zero))
+
+
+@pytest.mark.parametrize("groups", [1, 6])
+def test_convolutions_of_unsigned_weights_are_those_of_their_parts(groups):
+    """As `quantize_dynamic` makes them: 0, 255 and the zero point are among the weights."""
+    w = np.random.default_rng(0).integers(0, 256, (6, 6 // groups, 3, 3)).astype(np.uint8)
+    w.reshape(-1)[:3] = 0, 255, 132
+    node = helper.make_node("ConvInteger", ["x", "w", "zx", "zw"], ["y"], group=groups)
+    weights = {"w": w, "zx": np.uint8(ZX), "zw": np.uint8(132)}
+    source = model([node], weights, (2, 6, 9, 11), (("y", TensorProto.INT32),))
+    program, x = compiled(source), image_of(source)
+    assert composites(program) == ["integer_conv2d"]
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.int32) - ZX, (3, 3), (2, 3))
+    windows = windows.reshape(2, groups, 6 // groups, *windows.shape[2:])
+    filters = (w.astype(np.int32) - 132).reshape(groups, 6 // groups, 6 // groups, 3, 3)
+    expected = np.einsum("ngchwij,gfcij->ngfhw", windows, filters)
+    np.testing.assert_array_equal(program(x), expected.reshape(2, 6, *expected.shape[3:]))
 
 
 def test_a_bound_on_the_error_keeps_the_floats():
@@ -147,7 +180,7 @@ def test_a_bound_on_the_error_keeps_the_floats():
 
 
 NEAR_MISSES = {
-    "weights beyond 8 bits with a sign": {"w_dtype": np.uint8},
+    "weights beyond two bytes with a sign": {"w_dtype": np.uint8},
     "the product is needed in f32": {"results": (("p", TensorProto.FLOAT),)},
     "groups of two channels": {"groups": 3},
     "a scale that is not positive": {"scale_x": np.float32(-0.03)},
