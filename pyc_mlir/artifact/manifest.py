@@ -141,7 +141,7 @@ class Manifest(Origin):
     checksums: of the artifact's other parts, in a file.
     """
 
-    schema: ClassVar[int] = 7
+    schema: ClassVar[int] = 8
     device: Literal["local", "cuda", "vulkan", "hip"]
     entries: Mapping[str, EntryPoint]
     memory: Account

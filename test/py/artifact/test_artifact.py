@@ -117,7 +117,7 @@ def test_plain_vmfb_is_not_an_artifact():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 1}, "manifest.schema: expected 7, got 1"),
+        ({"schema": 1}, "manifest.schema: expected 8, got 1"),
         ({"device": None}, "manifest.device: expected 'local' or 'cuda'"),
         ({"entries": {}}, "the function of `main`"),
         ({"entries": {"main": {}}}, "manifest.entries.main.function: expected a value, got none"),
@@ -147,10 +147,10 @@ def test_only_ireees_own_archive_can_be_extended():
 
 def test_manifest_has_what_a_reader_needs():
     manifest = add_artifact().manifest
-    assert manifest.schema == 7 and manifest.target == "cpu" and manifest.device == "local"
+    assert manifest.schema == 8 and manifest.target == "cpu" and manifest.device == "local"
     assert manifest.entries == {"main": EntryPoint("main")}
     data = to_data(manifest)
-    assert data["schema"] == 7 and data["entries"]["main"]["function"] == "main"
+    assert data["schema"] == 8 and data["entries"]["main"]["function"] == "main"
     assert data["signature"]["inputs"][0] == {"name": "a", "dtype": "f32", "shape": [4]}
     assert {"iree-base-runtime", "numpy", "ml_dtypes"} <= manifest.versions.keys()
 

@@ -258,6 +258,6 @@ def test_versions_of_manifests():
 
 def test_an_artifact_of_another_schema(made, tmp_path):
     (tmp_path / "x.vmfb").write_bytes(with_manifest(to_bytes(made), {"schema": 3}))
-    with pytest.raises(PycError, match=r"manifest.schema: expected 7, got 3; compile") as caught:
+    with pytest.raises(PycError, match=r"manifest.schema: expected 8, got 3; compile") as caught:
         pyc_mlir.load(tmp_path / "x.vmfb")
     assert caught.value.code is ReasonCode.BAD_ARTIFACT
