@@ -316,10 +316,11 @@ def expectation(module: ir.Module, entry: str, signature: Signature) -> Expectat
         unchecked, why = Unchecked.OVER_BUDGET, ""
         try:
             _require_affordable(block, ReferenceBudget(limit, MOST_BYTES))
-            ops = (definition_of(op.operation) for op in block.operations)
-            finite = any(op.has(Trait.FINITE_OPERANDS) for op in ops if op is not None)
-            # The last one has edge values that stay the same when compiled.
-            seeds = (0, 1, FINITE_EDGES if finite else EDGES)
+            ops = [d for o in block.operations if (d := definition_of(o.operation)) is not None]
+            finite = any(op.has(Trait.FINITE_OPERANDS) for op in ops)
+            # The last one has edge values that stay the same when compiled, and are no lengths.
+            lengths = any(op.name == "range" for op in ops)
+            seeds = (0, 1, FINITE_EDGES if finite else EDGES)[: 2 if lengths else 3]
             for sample in samples_of(oracle, signature, seeds, small):
                 found.append(sample)
                 if budget.spent + budget.spent // len(found) > comfortable:

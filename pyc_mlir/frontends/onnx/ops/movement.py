@@ -250,10 +250,11 @@ def slice_node(
 
 
 def _between(b: Any, x: Any, axis: int, size: Extent, start: Extent, end: Extent, step: int) -> Any:
-    """x[start:end:step] along `axis`; of the bounds, those that are lengths lie in x."""
+    """x[start:end:step] along `axis`."""
     if step <= 0:
         raise unsupported(f"a slice from {start} to {end} by {step}: expected a step above 0")
-    start, end = extremum("max", (0, _from_the_start(start, size))), _from_the_start(end, size)
+    start = extremum("max", (0, _from_the_start(start, size)))
+    end = extremum("min", (size, _from_the_start(end, size)))
     count = extremum("max", (0, end - start))
     return window(b, x, axis, start, divided(count + step - 1, step)[0], step)
 
