@@ -209,8 +209,8 @@ def _merged_in_turns(
                 return fresh.where(at, b.at(read(source, *outer, at).value))
 
             def overtakes(later: Number, earlier: Number) -> Number:
-                values = (read(data, *outer, i).value for i in (later, earlier))
-                return _before(*values, x.dtype, descending)
+                one, other = (read(data, *outer, i).value for i in (later, earlier))
+                return _before(one, other, x.dtype, descending)
 
             first = place // (length * 2) * (length * 2)
             second = (first + length).at_most(size)
