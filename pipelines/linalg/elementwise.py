@@ -127,9 +127,12 @@ def _on_host(b: Lowering, leaf: LoweredTensor) -> Any:
     """Return the scalar that a rank-0 tensor holds, if the host computes with it; else None."""
     if leaf.splat is not None:
         return b.scalar(leaf.splat, leaf.dtype)
-    made: Any = b.value(leaf).owner if leaf.rank == 0 and b.is_emitted(leaf) else None
-    computed = made is not None and not isinstance(made, ir.Block)
-    return made.operands[0] if computed and made.name == "tensor.from_elements" else None
+    if leaf.rank or not b.is_emitted(leaf):
+        return None
+    made = b.value(leaf).owner
+    if isinstance(made, ir.Block) or made.name != "tensor.from_elements":
+        return None
+    return made.operands[0]
 
 
 def emit(b: Lowering, tensor: LoweredTensor) -> ir.Value:
