@@ -186,6 +186,21 @@ def bits_of(b: Lowering, size: Number) -> Number:
     return b.at((zeros.constant(64) - zeros).value)
 
 
+def _search(
+    b: Lowering, steps: Number, low: Number, high: Number, right: Callable[[Number], Number]
+) -> Number:
+    """Return the first place from `low` up that has nothing to its right; `steps` halve a range."""
+
+    def halve(_: ir.Value, *ends: ir.Value) -> list[ir.Value]:
+        low, high = (Number(v, b.number) for v in ends)
+        middle = (low + high) // 2
+        open_, more = low.compare("lt", high), right(middle)
+        moved, lowered = more.where(middle + 1, low), more.where(high, middle)
+        return [open_.where(moved, low).value, open_.where(lowered, high).value]
+
+    return Number(repeated(steps.value, halve, low.value, high.value)[0], b.number)
+
+
 def _merged_in_turns(
     b: Lowering, x: LoweredTensor, kept: LoweredDim, descending: bool
 ) -> LoweredTensor:
@@ -216,16 +231,11 @@ def _merged_in_turns(
             second = (first + length).at_most(size)
             k, end = place - first, (second + length).at_most(size)
 
-            def halve(_: ir.Value, *ends: ir.Value) -> list[ir.Value]:
-                low, high = (Number(v, b.number) for v in ends)
-                middle = (low + high) // 2
-                later = overtakes(index(second + (k - 1 - middle)), index(first + middle))
-                open_ = low.compare("lt", high)
-                moved, lowered = later.where(low, middle + 1), later.where(middle, high)
-                return [open_.where(moved, low).value, open_.where(lowered, high).value]
+            def right(middle: Number) -> Number:
+                return _not(overtakes(index(second + (k - 1 - middle)), index(first + middle)))
 
             low, high = (k - (end - second)).at_least(0), k.at_most(second - first)
-            low = Number(repeated(steps.value, halve, low.value, high.value)[0], b.number)
+            low = _search(b, steps, low, high, right)
             mine, other = first + low, second + (k - low)
             wins = other.compare("lt", end) & (
                 mine.compare("ge", second) | overtakes(index(other), index(mine))
@@ -234,8 +244,8 @@ def _merged_in_turns(
 
         return [b.value(pointwise(b, [], x.dims, I64, body))]
 
-    turns = bits_of(b, (size - 1).at_least(0))
-    (order,) = repeated(turns.value, merged, b.value(b.empty(x.dims, I64)))
+    turns = bits_of(b, (size - 1).at_least(0)).value
+    (order,) = repeated(turns, merged, b.value(b.empty(x.dims, I64)))
     sorted_ = size.compare("gt", 1)
 
     def element(_: ir.Value) -> ir.Value:
@@ -414,16 +424,10 @@ def nonzero(b: Lowering, x: LoweredTensor) -> LoweredTensor:
     def body(_: ir.Value) -> ir.Value:
         place = b.loop(0)
 
-        def halve(_: ir.Value, *ends: ir.Value) -> Sequence[ir.Value]:
-            low, high = (Number(v, b.number) for v in ends)
-            middle = (low + high) // 2
-            reached = b.at(read(counts, middle.at_most(size - 1)).value)
-            open_, below = low.compare("lt", high), reached.compare("le", place)
-            moved, lowered = below.where(middle + 1, low), below.where(high, middle)
-            return [open_.where(moved, low).value, open_.where(lowered, high).value]
+        def right(middle: Number) -> Number:
+            return b.at(read(counts, middle.at_most(size - 1)).value).compare("le", place)
 
-        first, _ = repeated(steps.value, halve, b.number(0), size.value)
-        return Number(first).word().value
+        return _search(b, steps, b.index_of(0), size, right).word().value
 
     return pointwise(b, [], [length], I64, body)
 
@@ -454,8 +458,7 @@ def suppress(
             struck = near & (fresh | read(stays, first)) & b.loop(0).compare("gt", first)
             return select(struck.value, b.scalar(False, BOOL), (fresh | left).value)
 
-        held = LoweredTensor(BOOL, dims, stays)
-        inputs = [(v, [0]) for v in (*edges, groups, held)]
+        inputs = [(v, [0]) for v in (*edges, groups, LoweredTensor(BOOL, dims, stays))]
         return [b.value(pointwise(b, inputs, dims, BOOL, body))]
 
     # From nothing, as sorting.

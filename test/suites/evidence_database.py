@@ -5,9 +5,11 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+import sqlalchemy as sa
 
 from pyc_mlir.lab.evidence.database.exchange import measured
-from pyc_mlir.lab.evidence.database.store import EvidenceStore
+from pyc_mlir.lab.evidence.database.store import EvidenceStore, columns_of
+from pyc_mlir.lab.evidence.database.tables import METADATA
 from pyc_mlir.lab.evidence.rows import Graph, Implementation, Session, Trace, Workload, samples
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.tools.bench.report.suite import note
@@ -98,5 +100,8 @@ def fill_rows(url: str, rows: int) -> list[str]:
                 for i, way in enumerate(ways)
                 for p in range(_TRACES)
             ]
-            store.add_new([*graphs, *loads, *ways, *traces])
+            for rows in (graphs, loads, ways, traces):
+                table = METADATA.tables[rows[0].table]
+                with store.writing() as connection:
+                    connection.execute(sa.insert(table), [columns_of(row) for row in rows])
     return names

@@ -259,9 +259,8 @@ def non_max_suppression(
     image = b.div(groups, classes)
     rows = b.reshape(boxes, shape=(-1, 4))
     rows = b.gather(rows, b.add(b.mul(image, size), box), axis=0)
-    stays = b.suppress(
-        _edges(b, rows, bool(center_point_box)), groups, overlap=float(iou_threshold)
-    )
+    edges = _edges(b, rows, bool(center_point_box))
+    stays = b.suppress(edges, groups, overlap=float(iou_threshold))
     known = b.dims(scores)[2]
     if not isinstance(known, int) or keep < known:
         stays = b.and_(stays, b.lt(_number_in_group(b, stays, groups), keep))

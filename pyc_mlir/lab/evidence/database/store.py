@@ -19,7 +19,7 @@ expire; the next claim takes the trial over, up to `MAX_ATTEMPTS` times.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cache
@@ -121,21 +121,8 @@ class EvidenceStore(Database):
         """
         with self.writing() as connection:
             for row in rows:
-                _add(connection, METADATA.tables[row.table], _columns(row))
+                _add(connection, METADATA.tables[row.table], columns_of(row))
         return [row.id for row in rows]
-
-    def add_new(self, rows: Iterable[EvidenceRow]) -> None:
-        """Add many rows that are not there yet, in one transaction, grouped by kind.
-
-        Faster than `add` by far. Raises PycError (EVIDENCE_CONFLICT) where one is there.
-        """
-        kinds: dict[str, list[dict[str, Any]]] = {}
-        for row in rows:
-            kinds.setdefault(row.table, []).append(_columns(row))
-        with self.writing() as connection:
-            for kind in ROWS:
-                if kind.table in kinds:
-                    connection.execute(sa.insert(METADATA.tables[kind.table]), kinds[kind.table])
 
     def add_place(self, place: Environments) -> str:
         """Add an environment; return its id."""
@@ -192,7 +179,7 @@ class EvidenceStore(Database):
         """
         with self.writing() as connection:
             for trace in traces:
-                _add(connection, METADATA.tables[trace.table], _columns(trace))
+                _add(connection, METADATA.tables[trace.table], columns_of(trace))
             known = traces[0].id if traces else None
             done: dict[str, Any] = {"trace_id": known, "seconds": seconds}
             self._change(connection, trial, state=DONE, **done)
@@ -506,7 +493,7 @@ def _trial(row: Mapping[Any, Any]) -> StoredTrial:
     return StoredTrial(**{**row, "config": parse_json(row["config"])})
 
 
-def _columns(row: EvidenceRow) -> dict[str, Any]:
+def columns_of(row: EvidenceRow) -> dict[str, Any]:
     """Return a row as a database keeps it, with its id and the figures that queries go by."""
     own = {} if isinstance(row, Graph) else {"id": row.id}
     figures = row.figures if isinstance(row, Trace) else {}
