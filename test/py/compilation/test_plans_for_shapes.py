@@ -32,9 +32,9 @@ def product(x: Tensor["f32", "batch", 256]):  # noqa: F821
     return nn.softmax(np.maximum(x @ WEIGHT, 0) @ WEIGHT)
 
 
-def rows(x: Tensor["f16", 16, "length"]):  # noqa: F821
-    """Rows of halves of unknown length have no kernel, those of a known one do."""
-    return nn.softmax(x)
+def rows(x: Tensor["f32", 256, "length"]):  # noqa: F821
+    """The greatest of rows of unknown length has no kernel, that of a known one does."""
+    return np.argmax(x, axis=1)
 
 
 @cache
@@ -141,9 +141,8 @@ def test_plans_that_pay_are_found():
     program = compile(rows, dims={"length": (8, 256)}, plans="auto", device=SYNC, cache=False)
     assert 0 < len(program.shape_plans) <= 4
     for length in (8, 9, 128, 256):
-        x = RNG.normal(size=(16, length)).astype(np.float16)
-        wanted = nn.softmax(x.astype(np.float32))
-        assert np.allclose(np.asarray(program(x), np.float32), wanted, atol=1e-3)
+        x = RNG.normal(size=(256, length)).astype(np.float32)
+        assert np.array_equal(program(x), np.argmax(x, axis=1))
     two = compile(rows, dims={"length": (8, 256)}, plans=2, device=SYNC, cache=False)
     assert len(two.shape_plans) == 2
 

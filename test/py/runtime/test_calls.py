@@ -163,7 +163,7 @@ def test_a_program_shows_what_users_may_call():
     assert public == {
         "adapt", "artifact", "check_memory", "compare_every", "device", "donatable", "guards",
         "log", "mode", "modes", "profile", "save", "shape_plans", "signature", "stats",
-        "switch_below", "use_mode", "verification",
+        "switch_below", "trim", "use_mode", "verification",
     }  # fmt: skip
 
 

@@ -509,6 +509,7 @@ def _movement() -> Iterator[Case]:
     yield case("transpose", Operand("f32", (0, 3)), permutation=(1, 0))
     for shape, entries, dynamic in RESHAPES:
         yield case("reshape", Operand("f32", shape), shape=entries, dynamic=dynamic)
+    yield case("reshape", Operand("f32", (2, 3)), Operand("f32", (2, 3)), shape=(-5, -4))
     for shape, target in (((), (2, 3)), ((3,), (3,)), ((1, 3), (0, 3)), ((2, 1, 3), (2, 4, 3))):
         yield case("broadcast_to", Operand("f32", shape), shape=target, dynamic=False)
     yield case("broadcast_to", Operand("f32", (3, 1)), shape=(2, -1, 4))

@@ -318,8 +318,9 @@ def _transpose(x: np.ndarray, *, permutation) -> np.ndarray:
     return out
 
 
-def _reshape(x: np.ndarray, *, shape) -> np.ndarray:
-    sizes = [x.shape[-2 - d] if d < -1 else d for d in shape]
+def _reshape(x: np.ndarray, *like: np.ndarray, shape) -> np.ndarray:
+    named = [size for operand in (x, *like) for size in operand.shape]
+    sizes = [named[-2 - d] if d < -1 else d for d in shape]
     rest = math.prod(d for d in sizes if d >= 0)
     sizes = [x.size // rest if d == -1 else d for d in sizes]
     out = np.empty(sizes, x.dtype)

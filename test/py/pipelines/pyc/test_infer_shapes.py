@@ -179,7 +179,8 @@ def test_the_pass_is_a_pipeline_with_an_option(context):
     assert "?" not in str(module)
 
 
-DYNAMIC_CASES = [c for c in CASES if c.dynamic][::7]
+# Of these the length follows from values.
+DYNAMIC_CASES = [c for c in CASES if c.dynamic and c.op not in ("range", "nonzero")][::7]
 
 
 @pytest.mark.parametrize("case", DYNAMIC_CASES, ids=str)
