@@ -253,7 +253,7 @@ def rows_apart(op: ir.Operation) -> ir.Value | None:
     (_, columns), lead = _sides(rows), _params(op)["shape"][:-1]
     out = from_mlir(op.result.type).shape
     passed = any(-4 < e < -1 for e in lead)
-    if columns is None or columns != out[-1] or len(out) < 3 or passed:
+    if len(out) < 3 or columns is None or columns != out[-1] or passed:
         return None
     steps = _of_rows(rows, out[:-1])
     inside = {op, *steps}

@@ -394,3 +394,12 @@ def test_rounds_are_limited(context):
         counts = Canonicalize(max_iterations=1).run(module, PassContext())
         assert counts["rounds"] == 1
         assert Canonicalize().run(module, PassContext())["identities"] + counts["identities"] == 2
+
+
+def test_a_reshape_to_a_number_has_no_rows(context):
+    with context, ir.Location.unknown():
+        module = module_of(
+            lambda b, x: b.reshape(b.neg(x), shape=()), (tensor("f32", 1, 1),), context
+        )
+        Canonicalize().run(module, PassContext())
+        assert names_of(module) == ["neg", "reshape"]
