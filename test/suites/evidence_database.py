@@ -100,8 +100,8 @@ def fill_rows(url: str, rows: int) -> list[str]:
                 for i, way in enumerate(ways)
                 for p in range(_TRACES)
             ]
-            for rows in (graphs, loads, ways, traces):
-                table = METADATA.tables[rows[0].table]
+            for made in (graphs, loads, ways, traces):
+                table = METADATA.tables[made[0].table]
                 with store.writing() as connection:
-                    connection.execute(sa.insert(table), [columns_of(row) for row in rows])
+                    connection.execute(sa.insert(table), [columns_of(row) for row in made])
     return names

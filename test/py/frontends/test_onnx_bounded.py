@@ -1,6 +1,7 @@
 """Results whose sizes depend on data: suppressed boxes, places, selections, computed lengths."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -207,11 +208,10 @@ def test_places_of_computed_elements_that_are_not_zero(shape: Sequence[int]) -> 
 
 @pytest.mark.parametrize("axis", [0, 1, None])
 def test_a_computed_condition_selects_slices(axis: int | None) -> None:
+    attributes: dict[str, Any] = {} if axis is None else {"axis": axis}
     nodes = [
         helper.make_node("Greater", ["c", "least"], ["where"]),
-        helper.make_node(
-            "Compress", ["x", "where"], ["y"], **({} if axis is None else {"axis": axis})
-        ),
+        helper.make_node("Compress", ["x", "where"], ["y"], **attributes),
     ]
     inputs = {"x": (np.float32, ("n", "n")), "c": (np.float32, ("n",))}
     made = model(nodes, inputs, ["y"], {"least": np.array(0, np.float32)})

@@ -27,7 +27,7 @@ def model(nodes, weights, image, results=("y",)):
 
 def quantized(
     kind="Conv",
-    w_dtype=np.int8,
+    w_dtype: type = np.int8,
     relu=False,
     bias=True,
     scale_x=SX,
