@@ -203,6 +203,14 @@ def test_comparing():
     assert not compare(got, tight, 0.1).wrong and compare(got, tight, 1e-3).wrong
 
 
+def test_rounding_that_decides_on_all_elements_decides_on_their_number():
+    open_ = ExpectedResult(np.array([3, 5]), np.full(2, np.inf, np.float32))
+    none = ExpectedResult(np.array([], np.int64), np.zeros(0, np.float32))
+    assert not compare([np.array([3])], [open_]).wrong
+    assert compare([np.array([3.0])], [open_]).wrong and compare([np.array(3)], [open_]).wrong
+    assert compare([np.array([3])], [none]).wrong and not compare([np.array([], int)], [none]).wrong
+
+
 def test_subnormal_halves_are_not_flushed_by_conversions():
     tiny = np.array([-1.43e-6, 5e-5, 6.2e-5, 0.0, 1.0])
     half = np.dtype(np.float16)
