@@ -85,9 +85,10 @@ class Reshape(OpDef, name="reshape", operands="x", optional="like", traits=Trait
 
     @staticmethod
     def reference(x: np.ndarray, *like: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Return numpy's reshape."""
-        named = [*chain(x.shape, *(o.shape for o in like))]
-        return np.reshape(x, [named[-2 - d] if d <= -2 else d for d in shape])
+        """Return numpy's reshape, whose -1 may stand beside a dimension of size 0."""
+        types = [TensorType(o.shape, o.dtype) for o in (x, *like)]
+        dims = Reshape.infer(*types, shape=shape).shape
+        return np.reshape(x, [-1 if d is None else d for d in dims])
 
 
 def _mismatch(x: TensorType, dims: Sequence[int | None]) -> str:

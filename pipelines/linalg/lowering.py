@@ -45,15 +45,19 @@ class LoweredDim(NamedTuple):
         atoms = tuple(sorted(self.atoms + other.atoms))
         return LoweredDim(self.coefficient * other.coefficient, atoms)
 
+    def without_shared(self, other: "LoweredDim") -> "tuple[LoweredDim, LoweredDim]":
+        """Return both without the atoms that they share, any of which may be 0."""
+        left, right = Counter(self.atoms), Counter(other.atoms)
+        parts = (self.coefficient, left - right), (other.coefficient, right - left)
+        first, second = (LoweredDim(c, tuple(sorted(atoms.elements()))) for c, atoms in parts)
+        return first, second
+
     def divide(self, other: "LoweredDim") -> "LoweredDim | None":
         """Return the exact quotient, or None when it is not a monomial."""
-        if other.coefficient == 0 or self.coefficient % other.coefficient:
+        over, under = self.without_shared(other)
+        if under.atoms or under.coefficient == 0 or over.coefficient % under.coefficient:
             return None
-        left = Counter(self.atoms)
-        left.subtract(Counter(other.atoms))
-        if any(n < 0 for n in left.values()):
-            return None
-        return LoweredDim(self.coefficient // other.coefficient, tuple(sorted(left.elements())))
+        return LoweredDim(over.coefficient // under.coefficient, over.atoms)
 
 
 def product(dims: Iterable[LoweredDim]) -> LoweredDim:

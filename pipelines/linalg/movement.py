@@ -32,6 +32,7 @@ def reshape(
         known = product(dims)
         quotient = total.divide(known)
         if quotient is None:
+            total, known = total.without_shared(known)
             divisor = b.count(known).at_least(1)
             quotient = b.atom(b.count(total) // divisor)
             b.require_equal(total, quotient * known, "sizes of a reshape")

@@ -284,3 +284,15 @@ def test_rows_of_several_dynamic_sizes_come_apart_again(last):
         wanted = {"Relu": np.maximum(flat, 0), "Add": flat + flat}.get(last)
         wanted = pyc_mlir.nn.softmax(flat) if wanted is None else wanted
         assert np.allclose(program(x), wanted, atol=1e-5)
+
+
+def test_an_inferred_size_stands_beside_sizes_that_are_0() -> None:
+    """What passes through a reshape has no part in the size that is left over."""
+    node = helper.make_node("SpaceToDepth", ["x"], ["y"], blocksize=2)
+    made = model([node], {"x": (np.float32, ("n", 3, "h", "w"))}, ["y"])
+    module = import_onnx(made, context=shared_context())
+    program = pyc_mlir.compile(made, device=pyc_mlir.Device("local-sync"), cache=False)
+    for n, height, width in ((2, 4, 6), (0, 4, 6), (1, 0, 2), (0, 0, 0)):
+        x = np.ones((n, 3, height, width), np.float32)
+        (read,) = interpret(module, [x])
+        assert program(x).shape == read.shape == (n, 12, height // 2, width // 2)

@@ -367,9 +367,7 @@ def space_to_depth(b: Any, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     """Move blocks of pixels to blocks of channels."""
     dims = b.dims(x)
     for axis in (3, 2):
-        size = dims[axis]
-        blocks = -1 if isinstance(size, SymbolicSize) else size // blocksize
-        x = split(b, x, axis, (blocks, blocksize))
+        x = split(b, x, axis, (dims[axis] // blocksize, blocksize))
     x = b.transpose(x, permutation=(0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
     return merge(b, merge(b, x, 1), 1)
 
