@@ -47,10 +47,9 @@ class LoweredDim(NamedTuple):
 
     def without_shared(self, other: "LoweredDim") -> "tuple[LoweredDim, LoweredDim]":
         """Return both without the atoms that they share, any of which may be 0."""
-        left, right = Counter(self.atoms), Counter(other.atoms)
-        parts = (self.coefficient, left - right), (other.coefficient, right - left)
-        first, second = (LoweredDim(c, tuple(sorted(atoms.elements()))) for c, atoms in parts)
-        return first, second
+        shared = Counter(self.atoms) & Counter(other.atoms)
+        left = [tuple(sorted((Counter(d.atoms) - shared).elements())) for d in (self, other)]
+        return LoweredDim(self.coefficient, left[0]), LoweredDim(other.coefficient, left[1])
 
     def divide(self, other: "LoweredDim") -> "LoweredDim | None":
         """Return the exact quotient, or None when it is not a monomial."""

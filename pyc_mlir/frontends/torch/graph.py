@@ -153,16 +153,18 @@ class GraphImport:
     def declare_ranges(
         self, module: ir.Module, arguments: Sequence[Argument], bounds: Mapping[Any, Any]
     ) -> None:
-        """Write the bounds that torch knows of named dimensions on the function."""
+        """Write torch's bounds of dimensions on the function: those of ``2*s`` before those of s."""
         named = {d for a in arguments for d in a.dims if isinstance(d, SymbolicSize)}
-        found = {}
-        for symbol, ends in bounds.items():
-            name = self.symbols.name(symbol)
-            if not ends.upper.is_finite or ends.upper >= _MAX_SIZE:
-                continue
-            for dim in (d for d in named if d.atoms == (name,)):
-                sizes = [max(0, int(e)) * dim.factor for e in (ends.lower, ends.upper)]
-                found[str(dim)] = ir.DenseI64ArrayAttr.get(sizes)
+        known, found = {}, {}
+        for size, ends in bounds.items():
+            if ends.upper.is_finite and ends.upper < _MAX_SIZE:
+                with suppress(PycError):
+                    known[self.symbols.extent(size)] = max(0, int(ends.lower)), int(ends.upper)
+        for dim in named:
+            base = dim if dim in known else SymbolicSize(1, dim.atoms)
+            if base in known:
+                ends = [e * (dim.factor // base.factor) for e in known[base]]
+                found[str(dim)] = ir.DenseI64ArrayAttr.get(ends)
         if found:
             function = module.body.operations[0]
             function.attributes[RANGES] = ir.DictAttr.get(found)

@@ -35,11 +35,7 @@ class ByteBudget:
         parts = {"constants": constants, "inputs": self.inputs, "outputs": outputs}
         unknown = [name for name, size in parts.items() if size is None]
         if unknown:
-            raise PycError(
-                ReasonCode.BUDGET_NOT_FOUND,
-                f"memory budget: expected sizes that are known at compile time, got unknown "
-                f"{' and '.join(unknown)}; give static shapes in `inputs`",
-            )
+            raise _unbounded("sizes that are", f"unknown {' and '.join(unknown)}")
         left = self.total - sum(size or 0 for size in parts.values())
         return left // self.concurrency
 
@@ -212,9 +208,14 @@ def _times(call: CallAllocations, concurrency: int) -> tuple[NeedAtOnce, ...]:
 def _largest(size: ByteSize, what: str) -> int:
     """Return the largest size. Raises PycError (BUDGET_NOT_FOUND) if it depends on the call."""
     if size.largest is None:
-        raise PycError(
-            ReasonCode.BUDGET_NOT_FOUND,
-            f"memory budget: expected {what} whose size is known at compile time, got "
-            f"{size} bytes; give static shapes in `inputs`, or declare ranges of dimensions",
-        )
+        raise _unbounded(f"{what} whose size is", f"{size} bytes")
     return size.largest
+
+
+def _unbounded(expected: str, got: str) -> PycError:
+    return PycError(
+        ReasonCode.BUDGET_NOT_FOUND,
+        f"memory budget: expected {expected} known at compile time, got {got}; give static shapes "
+        "in `inputs`, or declare ranges of dimensions; where values that the program computes "
+        "decide the size, leave the budget out, or end the model before them (`outputs`)",
+    )

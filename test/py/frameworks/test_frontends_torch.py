@@ -312,6 +312,17 @@ def test_a_size_that_is_a_multiple_of_another_one_has_its_own_name():
     assert caught.value.code is ReasonCode.DIMENSION_MISMATCH
 
 
+def test_a_multiple_has_the_bounds_that_it_was_exported_with():
+    """Not those of its symbol, which begin at 2 where no input has it as a size."""
+    sizes = torch.export.Dim("size", min=1, max=7)
+    model = torch.nn.Conv2d(1, 1, 3, padding=1)
+    shapes = {0: torch.export.Dim("n", min=1, max=4), 2: 32 * sizes, 3: 32}
+    exported = torch.export.export(model, (torch.ones(2, 1, 96, 32),), dynamic_shapes=(shapes,))
+    module = import_torch(from_torch(exported))
+    signature = signature_of(entry_function(module))
+    assert signature.ranges == {"n": (1, 4), "32*size": (32, 224)}
+
+
 def test_a_refusal_names_the_operator_that_the_user_called():
     """Not one of the primitives that torch's decompositions make of it."""
     with pytest.raises(UnsupportedModel) as caught:

@@ -296,3 +296,11 @@ def test_an_inferred_size_stands_beside_sizes_that_are_0() -> None:
         x = np.ones((n, 3, height, width), np.float32)
         (read,) = interpret(module, [x])
         assert program(x).shape == read.shape == (n, 12, height // 2, width // 2)
+
+
+def test_a_budget_says_that_values_decide_a_size() -> None:
+    """Static shapes, which it is given, are no remedy."""
+    node = helper.make_node("Compress", ["x", "keep"], ["y"], axis=0)
+    made = model([node], {"x": (np.float32, (4, 3)), "keep": (np.bool_, (4,))}, ["y"])
+    with pytest.raises(pyc_mlir.PycError, match=r"values .* decide .* leave the budget out"):
+        pyc_mlir.compile(made, cache=False, contract=pyc_mlir.Contract(memory_budget_bytes=1 << 20))
