@@ -153,7 +153,7 @@ class GraphImport:
     def declare_ranges(
         self, module: ir.Module, arguments: Sequence[Argument], bounds: Mapping[Any, Any]
     ) -> None:
-        """Write torch's bounds of dimensions on the function: those of ``2*s`` before those of s."""
+        """Write torch's bounds of dimensions on the function: those of ``2*s`` before s's."""
         named = {d for a in arguments for d in a.dims if isinstance(d, SymbolicSize)}
         known, found = {}, {}
         for size, ends in bounds.items():

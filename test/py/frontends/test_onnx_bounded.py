@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx_models import model, node_model
 
 import pyc_mlir
+from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.frontends.onnx.importer import import_onnx
 
@@ -304,3 +305,23 @@ def test_a_budget_says_that_values_decide_a_size() -> None:
     made = model([node], {"x": (np.float32, (4, 3)), "keep": (np.bool_, (4,))}, ["y"])
     with pytest.raises(pyc_mlir.PycError, match=r"values .* decide .* leave the budget out"):
         pyc_mlir.compile(made, cache=False, contract=pyc_mlir.Contract(memory_budget_bytes=1 << 20))
+
+
+def test_a_condition_of_another_length_selects_as_far_as_both_go() -> None:
+    node = helper.make_node("Compress", ["x", "keep"], ["y"], axis=0)
+    made = model([node], {"x": (np.float32, ("n", 2)), "keep": (np.bool_, ("m",))}, ["y"])
+    program = pyc_mlir.compile(made, device=pyc_mlir.Device("local-sync"), cache=False)
+    for n, m in ((2, 5), (5, 2), (3, 3), (0, 4), (4, 0)):
+        x, keep = np.arange(2.0 * n, dtype=np.float32).reshape(n, 2), np.arange(m) % 2 == 0
+        assert np.array_equal(program(x, keep), x[:m][keep[:n]])
+
+
+def test_parts_that_do_not_make_the_whole_are_an_error() -> None:
+    node = helper.make_node("Split", ["x", "parts"], ["y", "z"])
+    made = model([node], {"x": (np.float32, ("n", 2))}, ["y", "z"], {"parts": np.array([2, 3])})
+    program = pyc_mlir.compile(made, device=pyc_mlir.Device("local-sync"), cache=False)
+    assert [part.shape for part in program(np.ones((5, 2), np.float32))] == [(2, 2), (3, 2)]
+    for n in (0, 3, 7):
+        with pytest.raises(pyc_mlir.PycError) as caught:
+            program(np.ones((n, 2), np.float32))
+        assert caught.value.code is ReasonCode.DIMENSION_MISMATCH

@@ -165,9 +165,11 @@ def tensor_scatter(
 
 @node("Compress")
 def compress(b: Any, x: Any, condition: Any, *, axis: int | None = None) -> Any:
-    """Select slices along `axis`, or elements of the flattened x, where a condition holds."""
+    """Select slices along `axis`, or elements of the flattened x, as far as a condition goes."""
     if axis is None:
-        x, axis = b.reshape(x, shape=(-1,)), 0
+        x, axis = reshape_to(b, x, (-1,)), 0
+    if b.dims(x)[axis] != b.dims(condition)[0]:
+        condition = b.and_(condition, b.lt(b.iota_like(condition, 0), b.size(x, axis)))
     return b.gather(x, b.nonzero(condition), axis=axis)
 
 

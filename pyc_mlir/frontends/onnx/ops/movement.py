@@ -225,6 +225,8 @@ def split_node(
         part = divided(size + count - 1, count)[0]
         left = (extremum("max", (0, size - i * part)) for i in range(count))
         split = [extremum("min", (part, rest)) for rest in left]
+    elif (joined := sum(split)) != dims[axis]:
+        x = reshape_to(n.b, x, (*dims[:axis], joined, *dims[axis + 1 :]))  # The program compares.
     return cut(n.b, x, axis, split)
 
 
