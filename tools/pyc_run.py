@@ -114,7 +114,7 @@ def _called(flags: argparse.Namespace, program: "Program") -> int:
     from pyc_mlir.runtime.program import serving
 
     try:
-        arrays, drawn = run_inputs.inputs_or_drawn(flags.input, program.signature.inputs)
+        arrays, drawn = run_inputs.inputs_or_drawn(flags.input, program.signature)
     except PycError as error:
         serving(program).log.refused(error)
         raise
@@ -136,7 +136,7 @@ def _called(flags: argparse.Namespace, program: "Program") -> int:
         if flags.profile:
             profile.trace(flags.profile)
     if flags.stats:
-        print(statistics(program.stats(), program), end="")
+        print(statistics(program.stats(), program, arrays), end="")
     return cli.OK
 
 
@@ -253,22 +253,6 @@ def latency(
     return f"latency of {calls} calls, arrays on the device: median {median}, p10 {p10}, p90 {p90}"
 
 
-def _allocated(stats: "ProgramStats", program: "Program") -> list[tuple[str, str]]:
-    """Return what the device counts; it leaves out constants in the file.
-
-    Nothing on local-task, whose statistics leave out the transients too.
-    """
-    from pyc_mlir.util.units import quantity
-
-    if program.device.kind == "local-task":
-        return []
-    peak, live = (
-        quantity(size, "B")
-        for size in (stats.device_memory.peak_bytes, stats.device_memory.live_bytes)
-    )
-    return [("on the device", f"{peak} at the peak, {live} now, without mapped constants")]
-
-
 def _served(stats: "ProgramStats") -> list[tuple[str, str]]:
     """Return which plan served how many calls, where there are several, and what a selector did."""
     rows = []
@@ -282,19 +266,27 @@ def _served(stats: "ProgramStats") -> list[tuple[str, str]]:
     return rows
 
 
-def statistics(stats: "ProgramStats", program: "Program") -> str:
-    """Write the program's statistics, a fact a line."""
+def statistics(stats: "ProgramStats", program: "Program", arrays: Sequence[np.ndarray] = ()) -> str:
+    """Write the program's statistics, a fact a line; the memory is that of a call with `arrays`."""
+    from pyc_mlir.tools.cli.sizes import ChosenSizes
     from pyc_mlir.util.units import quantity
 
+    pairs = zip(program.signature.inputs, arrays, strict=False)
+    dims = {name: a.shape[i] for entry, a in pairs for i, name in entry.dynamic.items()}
+    sizes, contract = ChosenSizes(program.signature, dims), program.artifact.manifest.contract
+    memory = sizes.account(program.artifact).described(contract.max_concurrency)
     rows = [
         ("device", repr(program.device)),
         ("calls", str(stats.calls)),
         ("time in calls", quantity(stats.seconds_total, "s")),
         ("program", quantity(stats.artifact_bytes, "B")),
-        ("memory", program.artifact.memory_line),
+        ("memory", f"{memory}; for {sizes}" if dims else memory),
         *([] if (time := program.artifact.prediction) is None else [("prediction", str(time))]),
-        *_allocated(stats, program),
     ]
+    if program.device.kind != "local-task":  # whose statistics leave out the transients
+        counted = stats.device_memory
+        peak, live = quantity(counted.peak_bytes, "B"), quantity(counted.live_bytes, "B")
+        rows.append(("on the device", f"{peak} at the peak, {live} now, without mapped constants"))
     rows += _served(stats)
     rows += [("runtime", stats.other_runtime)] if stats.other_runtime else []
     rows += [("contract", str(clause)) for clause in stats.contract.clauses]

@@ -27,6 +27,7 @@ from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float
 from pyc_mlir.dialects.util.codec import Form
 from pyc_mlir.dialects.util.index_ranges import IndexRange, check_indices
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 
 # Arguments of calls that are no arrays: numbers and trees.
 PLAIN = (bool, int, float, list, tuple, dict)
@@ -189,7 +190,8 @@ class Signature:
                 raise PycError(
                     ReasonCode.BAD_ARGUMENT,
                     f"dims: expected dynamic dimensions of the inputs "
-                    f"({', '.join(known) or 'there is none'}), got {name!r}",
+                    f"({', '.join(known) or 'there is none'}), got {name!r}"
+                    f"{did_you_mean(name, known)}",
                 )
             ranges[name] = checked_range(name, value)
         return replace(self, ranges=ranges)
@@ -403,16 +405,18 @@ def _check_argument(expected: SignatureEntry, shape: tuple[int, ...], dtype: np.
             f"argument `{expected.name}`: expected element type {dtype_name(expected.dtype)}, "
             f"got {dtype_name(dtype)}; convert it with `.astype`",
         )
-    fits = len(shape) == len(expected.shape) and all(
-        size == dim for size, dim in zip(shape, expected.shape, strict=True) if type(dim) is int
+    wanted, got = f"rank {len(expected.shape)}", f"rank {len(shape)}"
+    if wanted == got:
+        pairs = enumerate(zip(shape, expected.shape, strict=True))
+        off = next((i for i, (size, dim) in pairs if type(dim) is int and size != dim), None)
+        if off is None:
+            return
+        wanted, got = f"{expected.shape[off]} on axis {off}", str(shape[off])
+    raise PycError(
+        ReasonCode.ARGUMENT_SHAPE,
+        f"argument `{expected.name}`: expected {expected} ({wanted}), got shape {shape} ({got}); "
+        "reshape it, or compile with dynamic dimensions",
     )
-    if not fits:
-        raise PycError(
-            ReasonCode.ARGUMENT_SHAPE,
-            f"argument `{expected.name}`: expected {expected} (rank {len(expected.shape)}), "
-            f"got shape {shape} (rank {len(shape)}); reshape it, or compile with dynamic "
-            "dimensions",
-        )
 
 
 def _bind(

@@ -477,12 +477,14 @@ def _budget(lowered: Lowered, contract: Contract) -> ByteBudget | None:
     if contract.memory_budget_bytes is None:
         return None
     if undeclared := lowered.signature.undeclared:
-        name, where = undeclared[0]
+        places = {name: f"`{name}` ({where})" for name, where in undeclared}
+        dims, flags = dict.fromkeys(places, (1, 64)), " ".join(f"--dim {n}=1:64" for n in places)
         raise PycError(
             ReasonCode.BUDGET_NOT_FOUND,
-            f"memory budget: expected a range of every dynamic dimension, got none of `{name}` "
-            f"({where}); declare it as in dims={{{name!r}: (1, 64)}} or --dim {name}=1:64, or give "
-            "static shapes in `inputs`",
+            f"memory budget: expected a range of every dynamic dimension, got none of "
+            f"{', '.join(places.values())}; declare it as in {dims=} or {flags}, or give static "
+            "shapes in `inputs`",
         )
     inputs = Account.of(lowered.signature).inputs
-    return ByteBudget(contract.memory_budget_bytes, inputs, contract.max_concurrency)
+    largest = ", ".join(f"{n}={high}" for n, (_, high) in lowered.signature.ranges.items())
+    return ByteBudget(contract.memory_budget_bytes, inputs, contract.max_concurrency, largest)

@@ -296,10 +296,12 @@ class Program:
         from pyc_mlir.profile import build
 
         device, mode = self.device, self._plans.current
-        allocator = ALLOCATORS.get(device.allocator or "", "")
-        how = build.TimerSettings(device.kind, device.threads or 0, allocator=allocator)
         arrays, accepted, _ = self._admit(args, named, mode)
         function, storage = self._serving.entry_by_name(*accepted)
+        # Calls keep their arena; the plain entry in its place would get new pages in each call.
+        kept = "caching" if accepted[0].by_arena and not storage else device.allocator or ""
+        allocator = ALLOCATORS.get(kept, "")
+        how = build.TimerSettings(device.kind, device.threads or 0, allocator=allocator)
 
         def own() -> float:
             began = perf_counter()

@@ -271,5 +271,5 @@ def _require_room(models: Mapping[str, Model], budget: int) -> None:
             where="memory budget",
             expected=f"models that need at most {quantity(budget, 'B')} together",
             got=f"{quantity(total, 'B')}: {parts}",
-            remedy="raise the budget, lower `--workers`, or compile with `--planner memory_first`",
+            remedy="raise the budget, lower `--workers`, or compile with a lower `--memory-budget`",
         )

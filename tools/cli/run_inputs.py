@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import Ranges, SignatureEntry
+from pyc_mlir.artifact.signature import Ranges, Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import BOOL, DTYPES, dtype_name, is_float
 from pyc_mlir.dialects.util.files import file_error, open_plain
@@ -49,6 +49,7 @@ def read_inputs(
     texts: Sequence[str],
     inputs: Sequence[SignatureEntry],
     defaults: Sequence[np.ndarray] | None = None,
+    ranges: Ranges | None = None,
 ) -> list[np.ndarray]:
     """Read one array per input; `defaults` are those of inputs that are not named.
 
@@ -77,7 +78,7 @@ def read_inputs(
         found = {a.name: d for a, d in zip(inputs, defaults, strict=True)} | found
         left = []
     if len(left) != len(unnamed):
-        raise _wrong_count(inputs, len(found) + len(unnamed))
+        raise _wrong_count(inputs, len(found) + len(unnamed), ranges)
     found.update(zip(left, unnamed, strict=True))
     return [_as_declared(found[a.name], a) for a in inputs]
 
@@ -89,31 +90,30 @@ def seeded_inputs(
 
     Raises PycError (BAD_ARGUMENT) for a dynamic dimension that `sizes` does not have.
     """
+    names = dict.fromkeys(name for a in inputs for name in a.dynamic.values())
+    if missing := [name for name in names if name not in sizes]:
+        other = ", ".join(name for name in sizes if name not in names)
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"inputs: expected a size for each dynamic dimension, got none for {', '.join(missing)}"
+            f"{other and f', but for {other}'}; give it with `--dim {'=N --dim '.join(missing)}=N`",
+        )
     arrays = []
     for number, argument in enumerate(inputs):
-        missing = [name for name in argument.dynamic.values() if name not in sizes]
-        if missing:
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                f"input `{argument.name}`: expected a size for each dynamic dimension, "
-                f"got none for `{missing[0]}`",
-                remedy=f"give it with `--dim {missing[0]}=N`",
-            )
         known = {axis: sizes[name] for axis, name in argument.dynamic.items()}
         shape = (d if isinstance(d, int) else known[i] for i, d in enumerate(argument.shape))
         arrays.append(_random(tuple(shape), argument.dtype, seed + number))
     return arrays
 
 
-def inputs_or_drawn(
-    texts: Sequence[str], inputs: Sequence[SignatureEntry]
-) -> tuple[list[np.ndarray], str]:
+def inputs_or_drawn(texts: Sequence[str], signature: Signature) -> tuple[list[np.ndarray], str]:
     """Read the inputs, or without `texts` draw those of known sizes; the flags that repeat that.
 
     Raises PycError as `read_inputs`.
     """
+    inputs = signature.inputs
     if texts or not inputs or any(a.static_shape is None for a in inputs):
-        return read_inputs(texts, inputs), ""
+        return read_inputs(texts, inputs, ranges=signature.ranges), ""
     seeds = (f"--input {a.name}={example(a)}=@seed:{n}" for n, a in enumerate(inputs))
     return seeded_inputs(inputs, {}, 0), " ".join(seeds)
 
@@ -231,12 +231,12 @@ def _as_declared(array: np.ndarray, argument: SignatureEntry) -> np.ndarray:
     return array.view(argument.dtype) if is_raw else array
 
 
-def _wrong_count(inputs: Sequence[SignatureEntry], given: int) -> PycError:
+def _wrong_count(inputs: Sequence[SignatureEntry], given: int, ranges: Ranges | None) -> PycError:
     wanted = ", ".join(f"{a.name}: {a}" for a in inputs)
     return PycError(
         ReasonCode.ARGUMENT_COUNT,
         f"--input: expected {len(inputs)} array(s) ({wanted}), got {given}; for random ones: "
-        + " ".join(f"--input {a.name}={example(a)}=@seed:0" for a in inputs),
+        + " ".join(f"--input {a.name}={example(a, ranges)}=@seed:0" for a in inputs),
     )
 
 

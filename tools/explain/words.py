@@ -141,7 +141,8 @@ def headline(subject: ExplainedProgram) -> str:
         missing = [name for name in sizes.names if name not in sizes.chosen]
         if not missing:
             return "the memory of a call is known when it runs"
-        flags = " ".join(f"--size {name}=8" for name in missing)
+        ends = {name: sizes.signature.ranges.get(name, (8, 8)) for name in missing}
+        flags = " ".join(f"--size {n}={min(max(low, 8), high)}" for n, (low, high) in ends.items())
         return (
             f"the memory of a call depends on {', '.join(missing)}; {flags} shows it for one size"
         )

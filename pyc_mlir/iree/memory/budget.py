@@ -13,18 +13,20 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.memory.calls import CallAllocations
 from pyc_mlir.iree.memory.versions import Version
 from pyc_mlir.pipelines.streams.sizes import ByteSize
+from pyc_mlir.util.units import quantity
 
 
 @dataclass(frozen=True)
 class ByteBudget:
     """`total` bytes for a program and `concurrency` calls of it at once.
 
-    inputs: bytes of one call's arguments; None where they depend on the call.
+    inputs: bytes of one call's arguments; None where they depend on it. largest: sizes, in words.
     """
 
     total: int
     inputs: int | None
     concurrency: int = 1
+    largest: str = ""
 
     def allowance(self, constants: int | None, outputs: int | None) -> int:
         """Return the bytes that the arena of one call may have beside constants and results.
@@ -79,12 +81,14 @@ class BudgetNotKept(PycError):
         self.smallest = budget.needed(need)
         several = budget.concurrency > 1
         arenas = f"{budget.concurrency} x {need.arena}" if several else str(need.arena)
+        at = f" for {budget.largest}" if budget.largest else ""
         super().__init__(
             ReasonCode.BUDGET_IMPOSSIBLE if proven else ReasonCode.BUDGET_NOT_FOUND,
             f"memory budget: expected at most {budget.total} bytes, got a program that needs "
-            f"{self.smallest} with the smallest plan found: "
+            f"{self.smallest} ({quantity(self.smallest, 'B')}) with the smallest plan found{at}: "
             f"constants {need.constants}, inputs {budget.inputs}, outputs {need.outputs}, arena "
-            f"{arenas}; give it {self.smallest} bytes, at {need.slower:+z.1%} predicted latency",
+            f"{arenas}; give it {self.smallest} bytes, at {need.slower:+z.1%} predicted latency"
+            f"{', or declare narrower ranges' if at else ''}",
         )
 
     def or_better(self, other: "BudgetNotKept") -> "BudgetNotKept":

@@ -149,12 +149,19 @@ def test_jit_takes_ranges():
 
 
 def test_a_budget_names_the_dimension_without_a_range():
-    for dims, name in (({}, "batch"), ({"batch": (1, 50)}, "y[0]")):
+    """All of them at once: each was told in a compile of its own."""
+    for dims, name in (({}, "batch"), ({}, "y[0]"), ({"batch": (1, 50)}, "y[0]")):
         with pytest.raises(PycError) as caught:
             build(model, SPECS, make_options(contract=budget(1 << 30), dims=dims))
         assert caught.value.code is ReasonCode.BUDGET_NOT_FOUND
-        assert f"got none of `{name}`" in caught.value.message
+        assert ("`batch`" in caught.value.message) == (not dims)
+        assert f"`{name}` (axis 0 of " in caught.value.message
         assert f"--dim {name}=1:64" in caught.value.message
+
+
+def test_a_refused_budget_names_the_sizes_that_it_is_for():
+    with pytest.raises(BudgetNotKept, match=r"plan found for batch=\d+, .*declare narrower ranges"):
+        build(model, SPECS, make_options(contract=budget(10), dims=DIMS))
 
 
 @pytest.mark.full

@@ -118,7 +118,9 @@ def test_guards_name_the_argument():
     text = refused(ReasonCode.ARGUMENT_DTYPE, program, a, a.astype(np.float64))
     assert "argument `b`: expected element type f32, got f64" in text
     assert "rank 1" in refused(ReasonCode.ARGUMENT_SHAPE, program, a[0], a)
-    assert "got shape (3, 7)" in refused(ReasonCode.ARGUMENT_SHAPE, program, a, a[:, :7])
+    assert "8 on axis 1), got shape (3, 7) (7);" in refused(
+        ReasonCode.ARGUMENT_SHAPE, program, a, a[:, :7]
+    )
     text = refused(ReasonCode.DIMENSION_MISMATCH, program, a, ramp(4, 8))
     assert "dimension `n`: expected 3 as on axis 0 of `a`, got 4 on axis 0 of `b`" in text
     refused(ReasonCode.ARGUMENT_SHAPE, program, a, 1.0)

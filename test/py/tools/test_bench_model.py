@@ -53,7 +53,8 @@ def test_inputs_are_seeded_and_can_be_given():
     assert np.array_equal(case.inputs[0], again.inputs[0]) and again.inputs[1].max() == 1.5
     assert (case.workload, case.rows) == ("n=2, m=3", 2)
     with pytest.raises(PycError, match="--dim m=N") as caught:
-        ModelCase.of("a.onnx", None, BOTH, {"n": 2})
+        ModelCase.of("a.onnx", None, BOTH, {"n": 2, "l": 3})
+    assert "got none for m, but for l" in caught.value.message
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
     with pytest.raises(PycError) as caught:
         ModelCase.of("a.onnx", None, BOTH, {"n": 2, "m": 3}, ["y=5x3xf32"])

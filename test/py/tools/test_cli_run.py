@@ -150,6 +150,11 @@ def test_damaged_array_files_are_refused(program):
             read_inputs([name], AB)
 
 
+def test_the_example_of_missing_inputs_is_within_the_ranges():
+    with pytest.raises(PycError, match="--input a=32xf32=@seed:0"):
+        read_inputs([], AB, ranges={"a[0]": (32, 64)})
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64", "i8", "i32", "i64", "i1"])
 def test_every_element_type_has_text(dtype):
     argument = SignatureEntry("x", DTYPES[dtype], (2, 2))

@@ -172,6 +172,9 @@ def test_a_dynamic_program_at_a_chosen_size(dynamic):
     assert headline(bare) == (
         "the memory of a call depends on batch; --size batch=8 shows it for one size"
     )
+    signature = replace(dynamic.signature, ranges={"batch": (32, 64)})
+    ranged = replace(bare, sizes=ChosenSizes(signature))
+    assert "--size batch=32 shows" in headline(ranged)
     assert "hal.buffer_view" not in text_page.overview(bare)
     chosen = ExplainedProgram.of("m.vmfb", dynamic, sizes=["batch=8"])
     assert " KiB of memory for batch=8, " in headline(chosen)

@@ -49,6 +49,13 @@ def test_every_tool_shows_one_account():
     assert unit == "KiB" and dict(rows)["constants"] == "49.00" and dict(rows)["total"] == "55.33"
 
 
+def test_statistics_are_those_of_the_call():
+    program = compile(model, [TensorSpec("f32", "batch", 784)], device=TWO)
+    assert "by the sizes of a call" in pyc_run.statistics(program.stats(), program)
+    shown = pyc_run.statistics(program.stats(), program, [np.zeros((4, 784), np.float32)])
+    assert "inputs 12.2 KiB" in shown and "; for batch=4\n" in shown
+
+
 def test_constants_are_as_resident():
     """They were 30.6 KiB in some tools, as the model has them, and 49 KiB in others."""
     program = classifier()
