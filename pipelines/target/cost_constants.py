@@ -100,11 +100,11 @@ _OTHERS = {
     "chunk.dispatch_seconds": CostConstant(3e-6, _SWEEP),
     "chunk.cache": CostConstant(8, "the last cache over memory; " + _SWEEP),
     "chunk.tile": CostConstant(64 * 64, "elements of a result that one core works on at a time"),
-    "alone.flops_seconds": CostConstant(
-        3e-6,
-        "work that is not cut: a second worker falls asleep; docs/design-notes/kernels.md",
+    "fork.worth_seconds": CostConstant(
+        1.5e-6,
+        "work that is cut for several cores: a fork and join take 0.2 to 0.3 us; "
+        "docs/design-notes/threads.md",
     ),
-    "alone.read_seconds": CostConstant(3e-6, "the same for reading"),
 }
 CONSTANTS: Mapping[str, CostConstant] = {
     **_PUBLISHED,

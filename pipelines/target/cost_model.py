@@ -146,9 +146,7 @@ class CostModel:
         """Return the workgroups that a kernel should be cut into: one, or one for each core."""
         seconds = flops / (self.target.peak_flops / self.target.cores)
         reading = read_bytes / self.target.peak_bandwidth
-        alone = seconds < constant("alone.flops_seconds")
-        alone = alone and reading < constant("alone.read_seconds")
-        return 1 if alone else self.target.cores
+        return 1 if max(seconds, reading) < constant("fork.worth_seconds") else self.target.cores
 
 
 def totals(work: Work, start: int = 0) -> tuple[int, int]:

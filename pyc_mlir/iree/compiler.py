@@ -43,6 +43,7 @@ from pyc_mlir.iree.diagnostics import (
     mark_locations,
     name_sources,
 )
+from pyc_mlir.iree.fork_join import add_attach, fork_and_join, forks
 from pyc_mlir.iree.rewrites import (
     AFTER,
     BEFORE_CONSTANTS,
@@ -402,6 +403,8 @@ def run(session: IreeSession, target: Target, to: str = "end", start: str = "sta
     if place(start) < place(AFTER) <= place(to):
         session.run(to=AFTER, start=start)
         forbid_contraction(session.module)
+        if forks(target):
+            fork_and_join(session.module)
         start = AFTER
     if start != to:
         session.run(to=to, start=start)
@@ -448,6 +451,8 @@ def opened(
             places = {**mark_locations(session.module), **places}
             share_constants(session.module)
             carry_kernels(session.module, target)
+            if forks(target):
+                add_attach(session.module)
             check_dtypes(session.module, target, places)
             before_first_phase(session.module, gpu=target.device != "local")
             keep_returned_arguments(session.module)

@@ -1,7 +1,11 @@
 """A `Device`: one of IREE's devices under a driver of its own.
 
+``local`` is IREE's ``local-sync``, whose calls run in the caller's thread, with the threads of
+`pool.py` that help. ``local-task`` has IREE's own workers: for programs that PyC did not compile,
+and for CPUs other than x86-64.
+
 A driver of its own makes the memory statistics exact: IREE's peak only ever grows, per driver.
-They are exact on ``local-sync``; ``local-task`` leaves the transients of its pool out.
+They are exact but for ``local-task``, which leaves the transients of its pool out.
 Memory lives as long as the objects that refer to IREE's device; each `Array` does so itself,
 because an array that outlived its device would end the process.
 """
@@ -28,21 +32,22 @@ from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.target.cost_constants import constant
 from pyc_mlir.pipelines.target.cpu_features import TILE_FEATURES, may_use_tiles
 from pyc_mlir.pipelines.target.target import CpuInfo, Target, available_cores, read_host_cpu
+from pyc_mlir.runtime.pool import IS_SUPPORTED, POOL, usable_threads
 from pyc_mlir.util.pages import LARGE_BYTES, advise_large
 from pyc_mlir.util.threads import running, spread
 from pyc_mlir.util.versions import runtime_version
 
-CPU_KINDS = ("local-sync", "local-task")
+CPU_KINDS = ("local", "local-sync", "local-task")
 KINDS = (*CPU_KINDS, "cuda", "vulkan", "hip")
 # Freed memory for the next request of the same size. Fresh pages of the system cost more than many
 # kernels do: a result of 16 MiB takes 2 to 3 times as long without.
 ALLOCATORS = {"caching": "caching", "recycling": "caching:*=512mib;512mib;4"}
 DEFAULT_ALLOCATOR = "recycling"
 _REMEDIES = {
-    "cuda": "install NVIDIA's driver (libcuda.so), or run on `local-task`",
+    "cuda": "install NVIDIA's driver (libcuda.so), or run on `local`",
     "vulkan": "install a Vulkan loader and driver (Debian: mesa-vulkan-drivers), "
-    "or run on `local-task`",
-    "hip": "install AMD's ROCm runtime (libamdhip64.so), or run on `local-task`",
+    "or run on `local`",
+    "hip": "install AMD's ROCm runtime (libamdhip64.so), or run on `local`",
 }
 # The task topology is a flag of the whole process, read when a driver is created.
 _TOPOLOGY = threading.Lock()
@@ -80,7 +85,7 @@ def _mark_forked() -> None:
     for device in _DEVICES:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(device.hal))
         device.forked = device.kind != "local-sync"
-    for key in [key for key, device in _CPUS.items() if device.forked]:
+    for key in [key for key, device in _CPUS.items() if device.kind == "local-task"]:
         del _CPUS[key]
 
 
@@ -90,8 +95,9 @@ os.register_at_fork(after_in_child=_mark_forked)
 class Device:
     """A device to run on, chosen once and shared by programs and arrays.
 
-    `kind` is one of `KINDS`; `threads` is the number of workers of ``local-task`` (None: one a
-    core; a worker for every core stays on its own); `allocator` None is IREE's, ``caching`` keeps
+    `kind` is one of `KINDS`; `threads` is how many work on a call of ``local`` or ``local-task``
+    (None: PYC_THREADS, or one a core that this process may use, within its CPU quota; workers of
+    ``local-task`` for every core stay on their own); `allocator` None is IREE's, ``caching`` keeps
     freed memory for the next call, and ``recycling`` keeps at most four pieces and 512 MiB of it.
     `name` is what IREE calls a GPU; CPUs have none.
     Raises PycError: BAD_ARGUMENT, or DEVICE_UNAVAILABLE with a remedy.
@@ -100,12 +106,14 @@ class Device:
     __slots__ = ("__weakref__", "allocator", "forked", "hal", "kind", "name", "threads")
 
     def __init__(
-        self, kind: str = "local-task", threads: int | None = None, allocator: str | None = None
+        self, kind: str = "local", threads: int | None = None, allocator: str | None = None
     ) -> None:
         _check(kind, threads, allocator)
         self.kind = kind
-        # True in a child process that was forked from the device's own: its workers are not there.
+        # True in a child process that was forked from the device's own: its threads are not there.
         self.forked = False
+        if kind == "local":
+            threads = (threads or usable_threads()) if IS_SUPPORTED else 1
         self.threads = 1 if kind == "local-sync" else threads
         self.allocator = allocator
         allocators: Any = None if allocator is None else [ALLOCATORS[allocator]]
@@ -114,7 +122,7 @@ class Device:
                 flags.parse_flags(f"--task_topology_group_count={threads or 0}")
             before = running()
             try:
-                driver = _new_driver(kind)
+                driver = _new_driver("local-sync" if kind == "local" else kind)
                 self.hal = driver.create_default_device(allocators=allocators)
             except (RuntimeError, ValueError) as error:
                 raise PycError(
@@ -136,21 +144,27 @@ class Device:
     ) -> "Device":
         """Return the process's own device for a target, or for a device kind (``Target.device``).
 
-        The same object every time, so that arrays go from program to program. CPU programs run
-        on ``local-task``; on ``local-sync`` where there is one core, and where the `seconds` that
-        a call is predicted to take there do not pay for waking the workers. Their results go
-        into recycled memory unless told otherwise: what is kept for later is in no account.
+        The same object every time, so that arrays go from program to program. Results of CPU
+        programs go into recycled memory unless told otherwise: what is kept for later is in no
+        account.
         """
         device = target if isinstance(target, str) else target.device
-        if device == "local":
+        if device == "local" and not IS_SUPPORTED:
             device = Device.cpu_kind(available_cores(), seconds)
         return _default_device(device, recycles)
 
     @staticmethod
     def cpu_kind(cores: int, seconds: float | None = None) -> str:
-        """Return the kind that is the default on a CPU with so many cores."""
+        """Return IREE's kind for a CPU with so many cores: ``local-task`` if waking pays."""
         small = seconds is not None and seconds < constant("waking.worth_seconds")
         return "local-sync" if small or cores == 1 else "local-task"
+
+    def revive(self) -> bool:
+        """Start the threads of a forked child; return whether the device can be used there."""
+        if self.kind == "local":
+            POOL.start()
+            self.forked = False
+        return not self.forked
 
     @property
     def is_cpu(self) -> bool:
@@ -296,10 +310,11 @@ def _check(kind: str, threads: int | None, allocator: str | None) -> None:
             ReasonCode.BAD_ARGUMENT,
             f"device: expected one of {', '.join(KINDS)}, got {kind!r}{did_you_mean(kind, KINDS)}",
         )
-    if threads is not None and (threads < 1 or kind != "local-task"):
+    if threads is not None and (threads < 1 or kind not in ("local", "local-task")):
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"device `{kind}`: expected threads of `local-task`, at least 1, got {threads!r}",
+            f"device `{kind}`: expected threads of `local` or `local-task`, at least 1, "
+            f"got {threads!r}",
         )
     if allocator is not None and allocator not in ALLOCATORS:
         raise PycError(
@@ -317,8 +332,7 @@ def _reason(error: Exception) -> str:
 
 def default_device(threads: int, seconds: float | None = None) -> Device:
     """Return the default device of a PyC program of so many predicted seconds and cores."""
-    kind = Device.cpu_kind(threads, seconds)
-    return Device(kind, threads if kind == "local-task" else None, DEFAULT_ALLOCATOR)
+    return Device("local", threads, DEFAULT_ALLOCATOR)
 
 
 _GPU_DRIVER = Path("/proc/driver/nvidia/version")

@@ -23,9 +23,10 @@ from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.pipelines.target.cpu_features import TILE_FEATURES, may_use_tiles
-from pyc_mlir.runtime.array import Array, Spec
+from pyc_mlir.runtime.array import Array, Spec, to_device
 from pyc_mlir.runtime.counts import TakeCounts
 from pyc_mlir.runtime.device import Device, host_cpu
+from pyc_mlir.runtime.pool import ATTACH, POOL, WORDS
 from pyc_mlir.util.pages import in_own_memory
 from pyc_mlir.util.threads import waiting
 from pyc_mlir.util.versions import RUNTIME, runtime_version
@@ -79,6 +80,14 @@ class Executable:
                 ReasonCode.BAD_ARTIFACT,
                 f"vmfb: expected a program for {device!r}, got one that IREE refuses: {error}",
             ) from None
+
+    def attach(self, seconds: float | None) -> None:
+        """Let the device's threads help; `seconds`: that a call is predicted to take."""
+        device, threads = self.device, self.device.threads or 1
+        if device.kind != "local" or threads == 1 or ATTACH not in self._module.function_names:
+            return
+        told = self.entry(ATTACH, [ResultType(np.dtype(np.int64), (WORDS,))])
+        POOL.attach(self, lambda w: told([to_device(w, device)])[0].numpy(), threads, seconds)
 
     def require(
         self,
@@ -163,12 +172,12 @@ class Entry:
         return self._finish(inputs)
 
     def _finish(self, inputs: Any) -> list[Array]:
-        if self._device.forked:
+        if self._device.forked and not self._device.revive():
             raise PycError(
                 ReasonCode.DEVICE_UNAVAILABLE,
                 f"{self._device!r}: expected the process that made the device, got a forked child, "
                 "where its threads do not run; load the program in the child, start children with "
-                "`spawn`, or use `local-sync`",
+                "`spawn`, or use `local`",
             )
         specs = self._specs
         outputs = _List(len(specs))
@@ -235,13 +244,15 @@ def load_checked(artifact: Artifact, device: Device) -> Executable:
     """
     require_fit(artifact.manifest, device)
     try:
-        return Executable(artifact.vmfb, device)
+        executable = Executable(artifact.vmfb, device)
     except PycError as error:
         other = other_runtime(artifact.manifest.versions)
         if not other:
             raise
         message = f"{error.message}; it was {other}: compile it again, or install that one"
         raise PycError(error.code, message) from None
+    executable.attach(artifact.manifest.seconds)
+    return executable
 
 
 def require_fit(manifest: Manifest, device: Device) -> None:

@@ -1,0 +1,516 @@
+// The run time of a pool of threads, as code of a program: it forks and joins inside of dispatches.
+//
+// `fork_join.py` adds these functions to each executable. They are of the LLVM dialect since IREE
+// has generated code already; linking makes one of equal ones. Linux on x86-64.
+//
+// A job is all tiles (IREE: workgroups) of one dispatch, in at most 4095 units of `per` tiles. The
+// units are cut into equal shares, one a participant: number 0 is the caller, the others helpers.
+// Each takes units from the front of its own share, then from the backs of the others'.
+//
+// The pool is one private page range of the process, zero at first, bytes at:
+//      0  job: epoch << 24 | shares << 12 | units. Its release publishes the line
+//      8  function   16 environment   24 dispatch state   32 MXCSR   40 tiles   48 per
+//    128  units that are done    136 status of tiles
+//    256  owner: 1 while a caller has the pool    260 helpers asleep    264 what sleepers wait on
+//    272  the pool is off until, cycles           280 for how many it was turned off last
+//    288  jobs    296 jobs for which the caller waited    304 cycles of that    312 turned off
+//    384  1: helpers return    392 cycles that helpers spin    400 a pause that is a lost core
+//    408  how long a caller waits for a lost core at least    416 least, 424 most cycles to be off
+//   1024  of each participant, every 128: share: epoch << 24 | end << 12 | begin
+//      8  units taken    16 times asleep
+//
+// A share of an older epoch is whole: who comes first says so by taking from it. All is taken by
+// compare and exchange with the epoch, so that a helper that was away takes nothing of a job that
+// it has not read: a job ends only when each of its shares has its epoch and is empty. What a job
+// consists of is read after a unit is taken, when the job cannot end.
+//
+// Orderings are numbers of LLVM: 2 monotonic, 4 acquire, 5 release.
+//
+// A program has the word `pyc_threads`: 0, or the pool's address | participants << 1 | wakes.
+
+llvm.mlir.global internal @pyc_threads(0 : i64) {alignment = 8 : i64} : i64
+
+// Run tile `index` of the dispatch; return its status.
+llvm.func internal @pyc_threads_tile(%function: !llvm.ptr, %environment: !llvm.ptr, %state: !llvm.ptr, %workgroup: !llvm.ptr, %index: i64) -> i32 {
+  %xs_at = llvm.getelementptr %state[12] : (!llvm.ptr) -> !llvm.ptr, i8
+  %ys_at = llvm.getelementptr %state[16] : (!llvm.ptr) -> !llvm.ptr, i8
+  %xs = llvm.load %xs_at : !llvm.ptr -> i32
+  %ys = llvm.load %ys_at : !llvm.ptr -> i32
+  %i = llvm.trunc %index : i64 to i32
+  %x = llvm.urem %i, %xs : i32
+  %row = llvm.udiv %i, %xs : i32
+  %y = llvm.urem %row, %ys : i32
+  %z32 = llvm.udiv %row, %ys : i32
+  %z = llvm.trunc %z32 : i32 to i16
+  %y_at = llvm.getelementptr %workgroup[4] : (!llvm.ptr) -> !llvm.ptr, i8
+  %z_at = llvm.getelementptr %workgroup[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  llvm.store %x, %workgroup : i32, !llvm.ptr
+  llvm.store %y, %y_at : i32, !llvm.ptr
+  llvm.store %z, %z_at : i16, !llvm.ptr
+  %status = llvm.call %function(%environment, %state, %workgroup) : !llvm.ptr, (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
+  llvm.return %status : i32
+}
+
+// Take units of the job `word` as participant `me` and run them, until none is left; return how
+// many.
+llvm.func internal @pyc_threads_take(%pool: !llvm.ptr, %word: i64, %me: i64) -> i64 attributes {no_inline} {
+  %zero32 = llvm.mlir.constant(0 : i32) : i32
+  %one32 = llvm.mlir.constant(1 : i32) : i32
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %field = llvm.mlir.constant(12 : i64) : i64
+  %mask = llvm.mlir.constant(4095 : i64) : i64
+  %ends = llvm.mlir.constant(4096 : i64) : i64
+  %below = llvm.mlir.constant(24 : i64) : i64
+  %line = llvm.mlir.constant(128 : i64) : i64
+  %first_line = llvm.mlir.constant(1024 : i64) : i64
+  %workgroup = llvm.alloca %one32 x !llvm.array<4 x i64> {alignment = 16 : i64} : (i32) -> !llvm.ptr
+  %mode = llvm.alloca %one32 x i32 : (i32) -> !llvm.ptr
+  // No memory of its own: dispatches that ask for it do not come here.
+  %empty = llvm.mlir.zero : !llvm.array<4 x i64>
+  llvm.store %empty, %workgroup : !llvm.array<4 x i64>, !llvm.ptr
+  %function_at = llvm.getelementptr %pool[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %environment_at = llvm.getelementptr %pool[16] : (!llvm.ptr) -> !llvm.ptr, i8
+  %state_at = llvm.getelementptr %pool[24] : (!llvm.ptr) -> !llvm.ptr, i8
+  %mode_at = llvm.getelementptr %pool[32] : (!llvm.ptr) -> !llvm.ptr, i8
+  %tiles_at = llvm.getelementptr %pool[40] : (!llvm.ptr) -> !llvm.ptr, i8
+  %per_at = llvm.getelementptr %pool[48] : (!llvm.ptr) -> !llvm.ptr, i8
+  %done_at = llvm.getelementptr %pool[128] : (!llvm.ptr) -> !llvm.ptr, i8
+  %status_at = llvm.getelementptr %pool[136] : (!llvm.ptr) -> !llvm.ptr, i8
+  %units = llvm.and %word, %mask : i64
+  %above = llvm.lshr %word, %field : i64
+  %shares = llvm.and %above, %mask : i64
+  %epoch = llvm.lshr %word, %below : i64
+  %stamp = llvm.shl %epoch, %below : i64
+  llvm.br ^share(%zero, %zero : i64, i64)
+^share(%turn: i64, %sum: i64):
+  %another = llvm.icmp "ult" %turn, %shares : i64
+  llvm.cond_br %another, ^whole, ^end
+^whole:
+  %next_share = llvm.add %me, %turn : i64
+  %s = llvm.urem %next_share, %shares : i64
+  %s1 = llvm.add %s, %one : i64
+  %begin0 = llvm.mul %units, %s : i64
+  %begin = llvm.udiv %begin0, %shares : i64
+  %end0 = llvm.mul %units, %s1 : i64
+  %end = llvm.udiv %end0, %shares : i64
+  %end_bits = llvm.shl %end, %field : i64
+  %both = llvm.or %end_bits, %begin : i64
+  %fresh = llvm.or %stamp, %both : i64
+  %offset0 = llvm.mul %s, %line : i64
+  %offset = llvm.add %offset0, %first_line : i64
+  %share_at = llvm.getelementptr %pool[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %is_own = llvm.icmp "eq" %turn, %zero : i64
+  %start = "llvm.load"(%share_at) <{alignment = 8 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i64
+  llvm.br ^claim(%start, %zero : i64, i64)
+^claim(%seen: i64, %count: i64):
+  %seen_epoch = llvm.lshr %seen, %below : i64
+  %ahead0 = llvm.sub %epoch, %seen_epoch : i64
+  %ahead = llvm.shl %ahead0, %below : i64
+  %is_past = llvm.icmp "slt" %ahead, %zero : i64
+  %is_same = llvm.icmp "eq" %ahead, %zero : i64
+  %now = llvm.select %is_same, %seen, %fresh : i1, i64
+  %low = llvm.and %now, %mask : i64
+  %now_above = llvm.lshr %now, %field : i64
+  %high = llvm.and %now_above, %mask : i64
+  %is_empty = llvm.icmp "uge" %low, %high : i64
+  %none = llvm.or %is_empty, %is_past : i1
+  llvm.cond_br %none, ^report, ^exchange
+^exchange:
+  %from_front = llvm.add %now, %one : i64
+  %from_back = llvm.sub %now, %ends : i64
+  %after = llvm.select %is_own, %from_front, %from_back : i1, i64
+  %last = llvm.sub %high, %one : i64
+  %unit = llvm.select %is_own, %low, %last : i1, i64
+  %pair = llvm.cmpxchg %share_at, %seen, %after acq_rel monotonic : !llvm.ptr, i64
+  %other = llvm.extractvalue %pair[0] : !llvm.struct<(i64, i1)>
+  %taken = llvm.extractvalue %pair[1] : !llvm.struct<(i64, i1)>
+  llvm.cond_br %taken, ^work, ^claim(%other, %count : i64, i64)
+^work:
+  %function = llvm.load %function_at : !llvm.ptr -> !llvm.ptr
+  %environment = llvm.load %environment_at : !llvm.ptr -> !llvm.ptr
+  %state = llvm.load %state_at : !llvm.ptr -> !llvm.ptr
+  %bits = llvm.load %mode_at : !llvm.ptr -> i32
+  %tiles = llvm.load %tiles_at : !llvm.ptr -> i64
+  %per = llvm.load %per_at : !llvm.ptr -> i64
+  // How the caller rounds and treats denormals.
+  llvm.store %bits, %mode : i32, !llvm.ptr
+  llvm.call_intrinsic "llvm.x86.sse.ldmxcsr"(%mode) : (!llvm.ptr) -> ()
+  %tile0 = llvm.mul %unit, %per : i64
+  %until0 = llvm.add %tile0, %per : i64
+  %until = llvm.intr.umin(%until0, %tiles) : (i64, i64) -> i64
+  llvm.br ^tile(%tile0 : i64)
+^tile(%tile: i64):
+  %inside = llvm.icmp "ult" %tile, %until : i64
+  llvm.cond_br %inside, ^run, ^taken
+^run:
+  %status = llvm.call @pyc_threads_tile(%function, %environment, %state, %workgroup, %tile) : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> i32
+  %tile1 = llvm.add %tile, %one : i64
+  %is_good = llvm.icmp "eq" %status, %zero32 : i32
+  llvm.cond_br %is_good, ^tile(%tile1 : i64), ^failed
+^failed:
+  %worst = llvm.atomicrmw umax %status_at, %status monotonic : !llvm.ptr, i32
+  llvm.br ^tile(%tile1 : i64)
+^taken:
+  %count1 = llvm.add %count, %one : i64
+  %again = "llvm.load"(%share_at) <{alignment = 8 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i64
+  llvm.br ^claim(%again, %count1 : i64, i64)
+^report:
+  %any = llvm.icmp "ne" %count, %zero : i64
+  llvm.cond_br %any, ^add, ^step
+^add:
+  %before = llvm.atomicrmw add %done_at, %count acq_rel : !llvm.ptr, i64
+  llvm.br ^step
+^step:
+  %turn1 = llvm.add %turn, %one : i64
+  %sum1 = llvm.add %sum, %count : i64
+  llvm.br ^share(%turn1, %sum1 : i64, i64)
+^end:
+  llvm.return %sum : i64
+}
+
+// Turn the pool off for a while, twice as long if it had to be shortly before.
+llvm.func internal @pyc_threads_off(%pool: !llvm.ptr, %now: i64) attributes {no_inline} {
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %until_at = llvm.getelementptr %pool[272] : (!llvm.ptr) -> !llvm.ptr, i8
+  %long_at = llvm.getelementptr %pool[280] : (!llvm.ptr) -> !llvm.ptr, i8
+  %times_at = llvm.getelementptr %pool[312] : (!llvm.ptr) -> !llvm.ptr, i8
+  %least_at = llvm.getelementptr %pool[416] : (!llvm.ptr) -> !llvm.ptr, i8
+  %most_at = llvm.getelementptr %pool[424] : (!llvm.ptr) -> !llvm.ptr, i8
+  %until = "llvm.load"(%until_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i64
+  %long = "llvm.load"(%long_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i64
+  %least = llvm.load %least_at : !llvm.ptr -> i64
+  %most = llvm.load %most_at : !llvm.ptr -> i64
+  %calm = llvm.sub %now, %until : i64
+  %is_calm = llvm.icmp "sgt" %calm, %most : i64
+  %twice = llvm.add %long, %long : i64
+  %floor = llvm.intr.umax(%twice, %least) : (i64, i64) -> i64
+  %longer = llvm.intr.umin(%floor, %most) : (i64, i64) -> i64
+  %off = llvm.select %is_calm, %least, %longer : i1, i64
+  %end = llvm.add %now, %off : i64
+  "llvm.store"(%off, %long_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (i64, !llvm.ptr) -> ()
+  "llvm.store"(%end, %until_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (i64, !llvm.ptr) -> ()
+  %times = llvm.atomicrmw add %times_at, %one monotonic : !llvm.ptr, i64
+  llvm.return
+}
+
+// Run all tiles of a dispatch, with helpers where that can be; return the status of the tiles.
+llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.ptr, %state: !llvm.ptr, %given: !llvm.ptr, %program: i64) -> i32 attributes {no_inline} {
+  %zero32 = llvm.mlir.constant(0 : i32) : i32
+  %one32 = llvm.mlir.constant(1 : i32) : i32
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %seven = llvm.mlir.constant(127 : i64) : i64
+  %page = llvm.mlir.constant(-4096 : i64) : i64
+  %field = llvm.mlir.constant(12 : i64) : i64
+  %below = llvm.mlir.constant(24 : i64) : i64
+  %mask = llvm.mlir.constant(4095 : i64) : i64
+  %address = llvm.and %program, %page : i64
+  %pool = llvm.inttoptr %address : i64 to !llvm.ptr
+  %xs_at = llvm.getelementptr %state[12] : (!llvm.ptr) -> !llvm.ptr, i8
+  %ys_at = llvm.getelementptr %state[16] : (!llvm.ptr) -> !llvm.ptr, i8
+  %zs_at = llvm.getelementptr %state[20] : (!llvm.ptr) -> !llvm.ptr, i8
+  %memory_at = llvm.getelementptr %given[24] : (!llvm.ptr) -> !llvm.ptr, i8
+  %xs32 = llvm.load %xs_at : !llvm.ptr -> i32
+  %ys32 = llvm.load %ys_at : !llvm.ptr -> i32
+  %zs16 = llvm.load %zs_at : !llvm.ptr -> i16
+  %memory = llvm.load %memory_at : !llvm.ptr -> i32
+  %xs = llvm.zext %xs32 : i32 to i64
+  %ys = llvm.zext %ys32 : i32 to i64
+  %zs = llvm.zext %zs16 : i16 to i64
+  %plane = llvm.mul %xs, %ys : i64
+  %tiles = llvm.mul %plane, %zs : i64
+  %owner_at = llvm.getelementptr %pool[256] : (!llvm.ptr) -> !llvm.ptr, i8
+  %asleep_at = llvm.getelementptr %pool[260] : (!llvm.ptr) -> !llvm.ptr, i8
+  %until_at = llvm.getelementptr %pool[272] : (!llvm.ptr) -> !llvm.ptr, i8
+  %is_single = llvm.icmp "ule" %tiles, %one : i64
+  %has_memory = llvm.icmp "ne" %memory, %zero32 : i32
+  %alone = llvm.or %is_single, %has_memory : i1
+  llvm.cond_br %alone, ^serial, ^look
+^look:
+  %until = "llvm.load"(%until_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i64
+  %started = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  %left = llvm.sub %until, %started : i64
+  %is_off = llvm.icmp "sgt" %left, %zero : i64
+  llvm.cond_br %is_off, ^serial, ^own
+^own:
+  %owner = llvm.atomicrmw xchg %owner_at, %one32 acquire : !llvm.ptr, i32
+  %is_owned = llvm.icmp "ne" %owner, %zero32 : i32
+  llvm.cond_br %is_owned, ^serial, ^post
+^serial:
+  %copy = llvm.alloca %one32 x !llvm.array<4 x i64> {alignment = 16 : i64} : (i32) -> !llvm.ptr
+  %state_of = llvm.load %given : !llvm.ptr -> !llvm.array<4 x i64>
+  llvm.store %state_of, %copy : !llvm.array<4 x i64>, !llvm.ptr
+  llvm.br ^tile(%zero, %zero32 : i64, i32)
+^tile(%tile: i64, %so_far: i32):
+  %inside = llvm.icmp "ult" %tile, %tiles : i64
+  llvm.cond_br %inside, ^run, ^out(%so_far : i32)
+^run:
+  %status = llvm.call @pyc_threads_tile(%function, %environment, %state, %copy, %tile) : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> i32
+  %worse = llvm.intr.umax(%so_far, %status) : (i32, i32) -> i32
+  %tile1 = llvm.add %tile, %one : i64
+  llvm.br ^tile(%tile1, %worse : i64, i32)
+^post:
+  %function_at = llvm.getelementptr %pool[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %environment_at = llvm.getelementptr %pool[16] : (!llvm.ptr) -> !llvm.ptr, i8
+  %state_at = llvm.getelementptr %pool[24] : (!llvm.ptr) -> !llvm.ptr, i8
+  %mode_at = llvm.getelementptr %pool[32] : (!llvm.ptr) -> !llvm.ptr, i8
+  %tiles_at = llvm.getelementptr %pool[40] : (!llvm.ptr) -> !llvm.ptr, i8
+  %per_at = llvm.getelementptr %pool[48] : (!llvm.ptr) -> !llvm.ptr, i8
+  %done_at = llvm.getelementptr %pool[128] : (!llvm.ptr) -> !llvm.ptr, i8
+  %status_at = llvm.getelementptr %pool[136] : (!llvm.ptr) -> !llvm.ptr, i8
+  %jobs_at = llvm.getelementptr %pool[288] : (!llvm.ptr) -> !llvm.ptr, i8
+  %tiles_less = llvm.sub %tiles, %one : i64
+  %per0 = llvm.udiv %tiles_less, %mask : i64
+  %per = llvm.add %per0, %one : i64
+  %whole0 = llvm.udiv %tiles_less, %per : i64
+  %units = llvm.add %whole0, %one : i64
+  %participants0 = llvm.lshr %program, %one : i64
+  %participants = llvm.and %participants0, %seven : i64
+  %shares = llvm.intr.umin(%units, %participants) : (i64, i64) -> i64
+  llvm.store %function, %function_at : !llvm.ptr, !llvm.ptr
+  llvm.store %environment, %environment_at : !llvm.ptr, !llvm.ptr
+  llvm.store %state, %state_at : !llvm.ptr, !llvm.ptr
+  llvm.call_intrinsic "llvm.x86.sse.stmxcsr"(%mode_at) : (!llvm.ptr) -> ()
+  llvm.store %tiles, %tiles_at : i64, !llvm.ptr
+  llvm.store %per, %per_at : i64, !llvm.ptr
+  "llvm.store"(%zero, %done_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (i64, !llvm.ptr) -> ()
+  "llvm.store"(%zero32, %status_at) <{alignment = 4 : i64, ordering = 2 : i64}> : (i32, !llvm.ptr) -> ()
+  %old = "llvm.load"(%pool) <{alignment = 8 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i64
+  %old_epoch = llvm.lshr %old, %below : i64
+  %epoch = llvm.add %old_epoch, %one : i64
+  %stamp = llvm.shl %epoch, %below : i64
+  %shares_bits = llvm.shl %shares, %field : i64
+  %low = llvm.or %shares_bits, %units : i64
+  %word = llvm.or %stamp, %low : i64
+  // Every 16 million jobs no share may be too old: epochs are compared by their difference.
+  %turn_bits = llvm.mlir.constant(40 : i64) : i64
+  %turn = llvm.shl %epoch, %turn_bits : i64
+  %is_turn = llvm.icmp "eq" %turn, %zero : i64
+  llvm.cond_br %is_turn, ^renew(%zero : i64), ^publish
+^renew(%line: i64):
+  %line_bytes = llvm.mlir.constant(128 : i64) : i64
+  %first_line = llvm.mlir.constant(1024 : i64) : i64
+  %lines = llvm.mlir.constant(64 : i64) : i64
+  %past = llvm.shl %old_epoch, %below : i64
+  %offset0 = llvm.mul %line, %line_bytes : i64
+  %offset = llvm.add %offset0, %first_line : i64
+  %share_at = llvm.getelementptr %pool[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  "llvm.store"(%past, %share_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (i64, !llvm.ptr) -> ()
+  %line1 = llvm.add %line, %one : i64
+  %is_another = llvm.icmp "ult" %line1, %lines : i64
+  llvm.cond_br %is_another, ^renew(%line1 : i64), ^publish
+^publish:
+  "llvm.store"(%word, %pool) <{alignment = 8 : i64, ordering = 5 : i64}> : (i64, !llvm.ptr) -> ()
+  // A sleeper that is not seen misses a job, which is done without it.
+  %asleep = "llvm.load"(%asleep_at) <{alignment = 4 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i32
+  %wakes0 = llvm.trunc %program : i64 to i32
+  %wakes = llvm.and %wakes0, %one32 : i32
+  %someone = llvm.icmp "ne" %asleep, %zero32 : i32
+  %may = llvm.icmp "ne" %wakes, %zero32 : i32
+  %is_woken = llvm.and %someone, %may : i1
+  llvm.cond_br %is_woken, ^wake, ^take
+^wake:
+  %waited_at = llvm.getelementptr %pool[264] : (!llvm.ptr) -> !llvm.ptr, i8
+  %changed = llvm.atomicrmw add %waited_at, %one32 seq_cst : !llvm.ptr, i32
+  %nobody = llvm.atomicrmw xchg %asleep_at, %zero32 seq_cst : !llvm.ptr, i32
+  // futex(at, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, all)
+  %futex = llvm.mlir.constant(202 : i64) : i64
+  %wake = llvm.mlir.constant(129 : i64) : i64
+  %all = llvm.mlir.constant(64 : i64) : i64
+  %woken = llvm.inline_asm has_side_effects asm_dialect = att "syscall", "={rax},{rax},{rdi},{rsi},{rdx},~{rcx},~{r11},~{memory}" %futex, %waited_at, %wake, %all : (i64, !llvm.ptr, i64, i64) -> i64
+  llvm.br ^take
+^take:
+  %own_units = llvm.call @pyc_threads_take(%pool, %word, %zero) : (!llvm.ptr, i64, i64) -> i64
+  %jobs = llvm.load %jobs_at : !llvm.ptr -> i64
+  %jobs1 = llvm.add %jobs, %one : i64
+  llvm.store %jobs1, %jobs_at : i64, !llvm.ptr
+  %done0 = "llvm.load"(%done_at) <{alignment = 8 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i64
+  %is_done = llvm.icmp "uge" %done0, %units : i64
+  llvm.cond_br %is_done, ^leave, ^wait
+^wait:
+  %waiting = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  llvm.br ^spin(%one : i64)
+^spin(%n: i64):
+  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
+  %done = "llvm.load"(%done_at) <{alignment = 8 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i64
+  %finished = llvm.icmp "uge" %done, %units : i64
+  llvm.cond_br %finished, ^joined, ^more
+^more:
+  %n1 = llvm.add %n, %one : i64
+  %often = llvm.and %n1, %mask : i64
+  %is_often = llvm.icmp "eq" %often, %zero : i64
+  llvm.cond_br %is_often, ^yield, ^spin(%n1 : i64)
+^yield:
+  // sched_yield()
+  %yield = llvm.mlir.constant(24 : i64) : i64
+  %yielded = llvm.inline_asm has_side_effects asm_dialect = att "syscall", "={rax},{rax},~{rcx},~{r11},~{memory}" %yield : (i64) -> i64
+  llvm.br ^spin(%n1 : i64)
+^joined:
+  %waits_at = llvm.getelementptr %pool[296] : (!llvm.ptr) -> !llvm.ptr, i8
+  %cycles_at = llvm.getelementptr %pool[304] : (!llvm.ptr) -> !llvm.ptr, i8
+  %slack_at = llvm.getelementptr %pool[408] : (!llvm.ptr) -> !llvm.ptr, i8
+  %ended = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  %own = llvm.sub %waiting, %started : i64
+  %idle = llvm.sub %ended, %waiting : i64
+  %waits = llvm.load %waits_at : !llvm.ptr -> i64
+  %waits1 = llvm.add %waits, %one : i64
+  llvm.store %waits1, %waits_at : i64, !llvm.ptr
+  %cycles = llvm.load %cycles_at : !llvm.ptr -> i64
+  %cycles1 = llvm.add %cycles, %idle : i64
+  llvm.store %cycles1, %cycles_at : i64, !llvm.ptr
+  // Who waits longer than twice its own work lost a helper to another thread or process.
+  %slack = llvm.load %slack_at : !llvm.ptr -> i64
+  %twice = llvm.add %own, %own : i64
+  %fair = llvm.add %twice, %slack : i64
+  %is_lost = llvm.icmp "ugt" %idle, %fair : i64
+  llvm.cond_br %is_lost, ^off, ^leave
+^off:
+  llvm.call @pyc_threads_off(%pool, %ended) : (!llvm.ptr, i64) -> ()
+  llvm.br ^leave
+^leave:
+  %result = "llvm.load"(%status_at) <{alignment = 4 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i32
+  "llvm.store"(%zero32, %owner_at) <{alignment = 4 : i64, ordering = 5 : i64}> : (i32, !llvm.ptr) -> ()
+  llvm.br ^out(%result : i32)
+^out(%answer: i32):
+  llvm.return %answer : i32
+}
+
+// The loop of helper `me`, from 1 on: take what is posted, sleep when nothing is; until told to
+// return.
+llvm.func internal @pyc_threads_help(%pool: !llvm.ptr, %me: i64) -> i32 attributes {no_inline} {
+  %zero32 = llvm.mlir.constant(0 : i32) : i32
+  %one32 = llvm.mlir.constant(1 : i32) : i32
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %field = llvm.mlir.constant(12 : i64) : i64
+  %mask = llvm.mlir.constant(4095 : i64) : i64
+  %line = llvm.mlir.constant(128 : i64) : i64
+  %first_line = llvm.mlir.constant(1024 : i64) : i64
+  %asleep_at = llvm.getelementptr %pool[260] : (!llvm.ptr) -> !llvm.ptr, i8
+  %waited_at = llvm.getelementptr %pool[264] : (!llvm.ptr) -> !llvm.ptr, i8
+  %stop_at = llvm.getelementptr %pool[384] : (!llvm.ptr) -> !llvm.ptr, i8
+  %spin_at = llvm.getelementptr %pool[392] : (!llvm.ptr) -> !llvm.ptr, i8
+  %lost_at = llvm.getelementptr %pool[400] : (!llvm.ptr) -> !llvm.ptr, i8
+  %offset0 = llvm.mul %me, %line : i64
+  %offset = llvm.add %offset0, %first_line : i64
+  %own_at = llvm.getelementptr %pool[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %units_at = llvm.getelementptr %own_at[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %sleeps_at = llvm.getelementptr %own_at[16] : (!llvm.ptr) -> !llvm.ptr, i8
+  %spin = llvm.load %spin_at : !llvm.ptr -> i64
+  %lost = llvm.load %lost_at : !llvm.ptr -> i64
+  llvm.br ^awake(%zero : i64)
+^awake(%known: i64):
+  %start = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  llvm.br ^look(%known, %start, %start : i64, i64, i64)
+// What job was seen last; when there was one; when this thread ran last.
+^look(%seen: i64, %busy: i64, %ran: i64):
+  %word = "llvm.load"(%pool) <{alignment = 8 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i64
+  %is_new = llvm.icmp "ne" %word, %seen : i64
+  llvm.cond_br %is_new, ^job, ^idle
+^job:
+  %above = llvm.lshr %word, %field : i64
+  %shares = llvm.and %above, %mask : i64
+  %is_mine = llvm.icmp "ult" %me, %shares : i64
+  llvm.cond_br %is_mine, ^take, ^again
+^take:
+  %count = llvm.call @pyc_threads_take(%pool, %word, %me) : (!llvm.ptr, i64, i64) -> i64
+  %units = llvm.load %units_at : !llvm.ptr -> i64
+  %units1 = llvm.add %units, %count : i64
+  llvm.store %units1, %units_at : i64, !llvm.ptr
+  llvm.br ^again
+^again:
+  %then = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  %stop0 = "llvm.load"(%stop_at) <{alignment = 4 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i32
+  %is_stop0 = llvm.icmp "ne" %stop0, %zero32 : i32
+  llvm.cond_br %is_stop0, ^return, ^look(%word, %then, %then : i64, i64, i64)
+^idle:
+  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
+  %now = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  %pause = llvm.sub %now, %ran : i64
+  %was_away = llvm.icmp "ugt" %pause, %lost : i64
+  llvm.cond_br %was_away, ^off, ^stay
+^off:
+  llvm.call @pyc_threads_off(%pool, %now) : (!llvm.ptr, i64) -> ()
+  llvm.br ^sleep
+^stay:
+  %nothing = llvm.sub %now, %busy : i64
+  %is_long = llvm.icmp "ugt" %nothing, %spin : i64
+  llvm.cond_br %is_long, ^sleep, ^look(%seen, %busy, %now : i64, i64, i64)
+^sleep:
+  %value = "llvm.load"(%waited_at) <{alignment = 4 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i32
+  %counted = llvm.atomicrmw add %asleep_at, %one32 seq_cst : !llvm.ptr, i32
+  // Once more, since a job that was posted before the sleeper was counted wakes nobody.
+  %last = llvm.atomicrmw add %pool, %zero seq_cst : !llvm.ptr, i64
+  %stop = "llvm.load"(%stop_at) <{alignment = 4 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i32
+  %is_stop = llvm.icmp "ne" %stop, %zero32 : i32
+  llvm.cond_br %is_stop, ^return, ^missed
+^missed:
+  %came = llvm.icmp "ne" %last, %seen : i64
+  llvm.cond_br %came, ^awake(%seen : i64), ^wait
+^wait:
+  %sleeps = llvm.load %sleeps_at : !llvm.ptr -> i64
+  %sleeps1 = llvm.add %sleeps, %one : i64
+  llvm.store %sleeps1, %sleeps_at : i64, !llvm.ptr
+  // futex(at, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, value, forever)
+  %futex = llvm.mlir.constant(202 : i64) : i64
+  %wait = llvm.mlir.constant(128 : i64) : i64
+  %expected = llvm.zext %value : i32 to i64
+  %waited = llvm.inline_asm has_side_effects asm_dialect = att "syscall", "={rax},{rax},{rdi},{rsi},{rdx},{r10},~{rcx},~{r11},~{memory}" %futex, %waited_at, %wait, %expected, %zero : (i64, !llvm.ptr, i64, i64, i64) -> i64
+  %stop2 = "llvm.load"(%stop_at) <{alignment = 4 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i32
+  %is_stop2 = llvm.icmp "ne" %stop2, %zero32 : i32
+  llvm.cond_br %is_stop2, ^return, ^awake(%seen : i64)
+^return:
+  llvm.return %zero32 : i32
+}
+
+// Tell the program of a pool: the first binding has the word, the second gets where helpers begin
+// and the cycle counter.
+llvm.func @pyc_threads_attach(%environment: !llvm.ptr, %state: !llvm.ptr, %workgroup: !llvm.ptr) -> i32 {
+  %zero32 = llvm.mlir.constant(0 : i32) : i32
+  %bindings_at = llvm.getelementptr %state[32] : (!llvm.ptr) -> !llvm.ptr, i8
+  %bindings = llvm.load %bindings_at : !llvm.ptr -> !llvm.ptr
+  %second_at = llvm.getelementptr %bindings[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %first = llvm.load %bindings : !llvm.ptr -> !llvm.ptr
+  %second = llvm.load %second_at : !llvm.ptr -> !llvm.ptr
+  %word = llvm.load %first : !llvm.ptr -> i64
+  %program = llvm.mlir.addressof @pyc_threads : !llvm.ptr
+  "llvm.store"(%word, %program) <{alignment = 8 : i64, ordering = 5 : i64}> : (i64, !llvm.ptr) -> ()
+  %help = llvm.mlir.addressof @pyc_threads_help : !llvm.ptr
+  %begin = llvm.ptrtoint %help : !llvm.ptr to i64
+  llvm.store %begin, %second : i64, !llvm.ptr
+  %clock_at = llvm.getelementptr %second[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %clock = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  llvm.store %clock, %clock_at : i64, !llvm.ptr
+  llvm.return %zero32 : i32
+}
+
+// What a dispatch becomes: the first workgroup runs all, the others return.
+llvm.func @pyc_threads_dispatch(%environment: !llvm.ptr {llvm.align = 16 : i64, llvm.nonnull, llvm.noundef}, %state: !llvm.ptr {llvm.align = 16 : i64, llvm.nonnull, llvm.noundef}, %workgroup: !llvm.ptr {llvm.align = 16 : i64, llvm.nonnull, llvm.noundef}) -> i32 {
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %zero32 = llvm.mlir.constant(0 : i32) : i32
+  %program_at = llvm.mlir.addressof @pyc_threads : !llvm.ptr
+  %program = "llvm.load"(%program_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i64
+  %function = llvm.mlir.addressof @pyc_threads_any : !llvm.ptr
+  %is_alone = llvm.icmp "eq" %program, %zero : i64
+  llvm.cond_br %is_alone, ^alone, ^pool
+^alone:
+  %own = llvm.call @pyc_threads_any(%environment, %state, %workgroup) : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
+  llvm.return %own : i32
+^pool:
+  %xy = llvm.load %workgroup : !llvm.ptr -> i64
+  %z_at = llvm.getelementptr %workgroup[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %z16 = llvm.load %z_at : !llvm.ptr -> i16
+  %z = llvm.zext %z16 : i16 to i64
+  %place = llvm.or %xy, %z : i64
+  %is_first = llvm.icmp "eq" %place, %zero : i64
+  llvm.cond_br %is_first, ^all, ^nothing
+^all:
+  %status = llvm.call @pyc_threads_fork(%function, %environment, %state, %workgroup, %program) : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> i32
+  llvm.return %status : i32
+^nothing:
+  llvm.return %zero32 : i32
+}
+
+// The tile that `pyc_threads_dispatch` stands for.
+llvm.func @pyc_threads_any(!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32

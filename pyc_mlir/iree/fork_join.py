@@ -1,0 +1,110 @@
+"""Dispatches that fork and join: threads work on the workgroups of one while the caller does.
+
+IREE's own workers (``local-task``) are woken for each dispatch, which takes longer than most
+dispatches do. Here each dispatch function becomes a job for threads that spin, so that the program
+runs on ``local-sync`` and the parts of a dispatch on several cores; a cut pays from about a
+microsecond of work on. Without such threads a dispatch is what it was, under `iree-run-module` too.
+The code, and how it keeps order, is in `fork_join.mlir`; the threads are in `runtime/pool.py`.
+
+Comes in: a module before IREE's first phase, for `add_attach`; and at the end of code generation,
+for `fork_and_join`. For x86-64; the code makes system calls of Linux once it is told of threads.
+"""
+
+from functools import cache
+from importlib.resources import files
+from platform import machine
+from typing import Any
+
+from pyc_mlir.pipelines.streams.ir import find, ir, name_of, operations
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.pool import ATTACH, WORDS
+
+_WORD, _DISPATCH, _TILE = "pyc_threads", "pyc_threads_dispatch", "pyc_threads_any"
+# As much work as keeps IREE from evaluating or fusing it; the code is replaced.
+_ATTACH = f"""
+func.func @{ATTACH}(%word: tensor<{WORDS}xi64>) -> tensor<{WORDS}xi64> {{
+  %empty = tensor.empty() : tensor<{WORDS}xi64>
+  %made = linalg.generic {{
+    indexing_maps = [affine_map<(d0) -> (d0)>, affine_map<(d0) -> (d0)>],
+    iterator_types = ["parallel"]
+  }} ins(%word : tensor<{WORDS}xi64>) outs(%empty : tensor<{WORDS}xi64>) {{
+  ^body(%a: i64, %b: i64):
+    %c = arith.addi %a, %a : i64
+    linalg.yield %c : i64
+  }} -> tensor<{WORDS}xi64>
+  return %made : tensor<{WORDS}xi64>
+}}
+"""
+
+
+def forks(target: Target) -> bool:
+    """Return whether programs of a target can have threads in their dispatches."""
+    if target.device != "local":
+        return False
+    triples = [f for f in target.flags if f.startswith("--iree-llvmcpu-target-triple=")]
+    return "x86_64" in (triples[-1] if triples else machine())
+
+
+def add_attach(module: Any) -> None:
+    """Add the function ATTACH to a module (of IREE's bindings) before IREE's first phase."""
+    with module.context, ir.Location.unknown():
+        source = ir.Module.parse(_ATTACH)
+        for op in operations(source.body):
+            op.detach_from_parent()
+            ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]).insert(op)
+
+
+def fork_and_join(module: Any) -> int:
+    """Make the dispatches of `module`, at the end of code generation, jobs; return how many."""
+    count = 0
+    with module.context, ir.Location.unknown():
+        code = ir.Module.parse(_code())
+        parts = {name_of(op): op for op in operations(code.body)}
+        for variant in find(module, "hal.executable.variant"):
+            (inner,) = [
+                op for op in operations(variant.regions[0].blocks[0]) if op.name == "builtin.module"
+            ]
+            exports = [name_of(export) for export in find(variant, "hal.executable.export")]
+            count += _make_jobs(inner.regions[0].blocks[0], exports, parts)
+    return count
+
+
+def _make_jobs(block: Any, exports: list[str], parts: dict[str, Any]) -> int:
+    """Do so in one executable: the code, and a dispatch for each export."""
+    functions = {name_of(op): op for op in operations(block) if op.name == "llvm.func"}
+    for name, part in parts.items():
+        if name not in (ATTACH, _DISPATCH, _TILE):
+            copy = part.clone(ir.InsertionPoint.at_block_begin(block))
+            copy.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    jobs = 0
+    for export in exports:
+        function = functions[export]
+        name = ir.StringAttr.get(export)
+        if ATTACH in export:
+            function.erase()
+            parts[ATTACH].clone(ir.InsertionPoint(block)).attributes["sym_name"] = name
+            continue
+        tile = f"{export}_tile"
+        function.attributes["sym_name"] = ir.StringAttr.get(tile)
+        function.attributes["linkage"] = ir.Attribute.parse("#llvm.linkage<internal>")
+        function.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        function.attributes["no_inline"] = ir.UnitAttr.get()
+        dispatch = parts[_DISPATCH].clone(ir.InsertionPoint(block))
+        dispatch.attributes["sym_name"] = name
+        _rename(dispatch, tile)
+        jobs += 1
+    return jobs
+
+
+def _rename(dispatch: Any, tile: str) -> None:
+    """Let a copy of the dispatch run `tile`."""
+    reference = ir.FlatSymbolRefAttr.get(tile)
+    for op in (op for block in dispatch.regions[0].blocks for op in operations(block)):
+        for key in ("callee", "global_name"):
+            if key in op.attributes and op.attributes[key] == ir.FlatSymbolRefAttr.get(_TILE):
+                op.attributes[key] = reference
+
+
+@cache
+def _code() -> str:
+    return files(__package__).joinpath("fork_join.mlir").read_text()

@@ -1,0 +1,225 @@
+"""The process's pool of threads, which help the dispatches of loaded programs.
+
+Dispatches fork and join by themselves (`iree/fork_join.mlir`, with the layout of the page and how
+order is kept); here threads are started and stopped, and programs are told of them. A helper is a
+Python thread that stays in native code without the interpreter's lock. It runs under
+``SCHED_IDLE``, so that it takes only time that nobody else wants, spins about a millisecond after
+the last job, then sleeps.
+
+The code that helpers run is part of a loaded program. It is one of those that are loaded: when
+that one goes, the helpers go over to another one.
+"""
+
+import atexit
+import ctypes
+import mmap
+import os
+import re
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from platform import machine
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.measure.hardware import cpu_quota
+from pyc_mlir.pipelines.target.target import available_cores
+
+# The function by which a loaded program is told of threads: takes and returns int64[WORDS].
+ATTACH = "pyc_threads_attach"
+WORDS = 16
+MOST_THREADS = 64
+IS_SUPPORTED = sys.platform == "linux" and machine() == "x86_64"
+
+# See `iree/fork_join.mlir`. Offsets in bytes.
+_BYTES = 3 * mmap.PAGESIZE
+_OWNER, _ASLEEP, _WAITED_ON, _UNTIL = 256, 260, 264, 272
+_JOBS, _WAITS, _WAITED_CYCLES, _OFFS = 288, 296, 304, 312
+_STOP, _SPIN, _LOST, _SLACK, _LEAST_OFF, _MOST_OFF = 384, 392, 400, 408, 416, 424
+_SHARES, _SHARE_BYTES, _UNITS, _SLEEPS = 1024, 128, 8, 16
+# Seconds; docs/design-notes/threads.md has what was measured.
+_SPIN_SECONDS = 1e-3
+_LOST_SECONDS = 5e-4
+_SLACK_SECONDS = 5e-5
+_LEAST_OFF_SECONDS, _MOST_OFF_SECONDS = 0.02, 1.0
+_CALIBRATION_SECONDS = 2e-3
+# A call of less does not wake sleepers, which takes the caller 8 us.
+_WORTH_WAKING_SECONDS = 3e-5
+_FUTEX, _WAKE_PRIVATE = 202, 129
+
+# Runs ATTACH of a program on these words; returns what it returns.
+Tell = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class PoolStatistics:
+    """Counts since the process began.
+
+    jobs: dispatches that were forked. waits: those whose caller waited for helpers, wait_seconds
+    in all. helped: units of work that helpers took. sleeps: of helpers. turned_off: how often the
+    pool was off for a while, since other threads or processes needed the cores.
+    """
+
+    jobs: int
+    waits: int
+    wait_seconds: float
+    helped: int
+    sleeps: int
+    turned_off: int
+
+
+class Pool:
+    """One a process. Methods may be called by several threads."""
+
+    def __init__(self) -> None:
+        # Private, so that a forked child has its own.
+        self._memory = mmap.mmap(-1, _BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._bytes = np.frombuffer(self._memory, np.uint8)
+        self._address = self._bytes.ctypes.data
+        self._lock = threading.RLock()
+        self._threads: list[threading.Thread] = []
+        # Where helpers begin, by the program that has the code.
+        self._hosts: dict[int, int] = {}
+        self._host = 0
+        self._wanted = 0
+        self._cycles_a_second = 0.0
+
+    def attach(self, owner: Any, tell: Tell, threads: int, seconds: float | None) -> None:
+        """Let the dispatches of a program have `threads` threads, the caller's one of them.
+
+        owner: lives no longer than the program's code is loaded. seconds: that a call is predicted
+        to take.
+        """
+        threads = min(threads, MOST_THREADS)
+        is_worth_waking = seconds is None or seconds >= _WORTH_WAKING_SECONDS
+        with self._lock:
+            if not self._cycles_a_second:
+                self._calibrate(tell)
+            begin, _ = self._told(tell, self._address | threads << 1 | is_worth_waking)
+            self._hosts[id(owner)] = begin
+            gone = weakref.finalize(owner, self._forget, id(owner))
+            gone.atexit = False
+            self._wanted = max(self._wanted, threads - 1)
+            self.start()
+
+    def start(self) -> None:
+        """Start the helpers that are wanted and do not run, in a forked child too."""
+        with self._lock:
+            if not self._hosts:
+                return
+            if self._host not in self._hosts:
+                self._host = next(iter(self._hosts))
+            loop = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
+            run = loop(self._hosts[self._host])
+            for number in range(len(self._threads) + 1, self._wanted + 1):
+                thread = threading.Thread(
+                    target=self._help, args=(run, number), name=f"pyc-helper-{number}", daemon=True
+                )
+                thread.start()
+                self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Stop all helpers; what runs goes on without them."""
+        with self._lock:
+            if not self._threads:
+                return
+            self._int32(_STOP)[0] = 1
+            self._int32(_WAITED_ON)[0] += 1
+            where = ctypes.c_void_p(self._address + _WAITED_ON)
+            ctypes.CDLL(None).syscall(_FUTEX, where, _WAKE_PRIVATE, MOST_THREADS, None, None, 0)
+            for thread in self._threads:
+                thread.join()
+            self._threads.clear()
+            self._int32(_STOP)[0] = self._int32(_ASLEEP)[0] = 0
+
+    def after_fork(self) -> None:
+        """Forget the parent's threads in a child."""
+        self._lock = threading.RLock()
+        self._threads.clear()
+        for word in (_OWNER, _ASLEEP, _STOP):
+            self._int32(word)[0] = 0
+
+    def statistics(self) -> PoolStatistics:
+        """Return the counts; those of callers that run now may be missing."""
+        shares = [_SHARES + _SHARE_BYTES * number for number in range(1, MOST_THREADS)]
+        return PoolStatistics(
+            jobs=self._count(_JOBS),
+            waits=self._count(_WAITS),
+            wait_seconds=self._count(_WAITED_CYCLES) / (self._cycles_a_second or 1.0),
+            helped=sum(self._count(s + _UNITS) for s in shares),
+            sleeps=sum(self._count(s + _SLEEPS) for s in shares),
+            turned_off=self._count(_OFFS),
+        )
+
+    def _help(self, run: Any, number: int) -> None:
+        try:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        except OSError:  # A sandbox may forbid it.
+            pass
+        run(self._address, number)
+
+    def _forget(self, owner: int) -> None:
+        """Leave the code of a program that goes."""
+        with self._lock:
+            del self._hosts[owner]
+            if owner == self._host:
+                self.stop()
+                self.start()
+
+    def _calibrate(self, tell: Tell) -> None:
+        """Measure the cycle counter, and set what is counted in cycles."""
+        _, before = self._told(tell, 0)
+        began = perf_counter()
+        sleep(_CALIBRATION_SECONDS)
+        _, after = self._told(tell, 0)
+        rate = self._cycles_a_second = (after - before) / (perf_counter() - began)
+        for word, value in (
+            (_SPIN, _SPIN_SECONDS),
+            (_LOST, _LOST_SECONDS),
+            (_SLACK, _SLACK_SECONDS),
+            (_LEAST_OFF, _LEAST_OFF_SECONDS),
+            (_MOST_OFF, _MOST_OFF_SECONDS),
+        ):
+            self._int64(word)[0] = int(value * rate)
+
+    @staticmethod
+    def _told(tell: Tell, word: int) -> tuple[int, int]:
+        words = np.zeros(WORDS, np.int64)
+        words[0] = word
+        told = tell(words)
+        return int(told[0]), int(told[1])
+
+    def _count(self, offset: int) -> int:
+        return int(self._int64(offset)[0])
+
+    def _int64(self, offset: int) -> np.ndarray:
+        return self._bytes[offset : offset + 8].view(np.int64)
+
+    def _int32(self, offset: int) -> np.ndarray:
+        return self._bytes[offset : offset + 4].view(np.int32)
+
+
+def usable_threads(environment: Mapping[str, str] = os.environ) -> int:
+    """Return PYC_THREADS, else the cores that this process may use, within its CPU quota.
+
+    Raises PycError (BAD_ARGUMENT) for another value of PYC_THREADS than a number from 1 on.
+    """
+    given = environment.get("PYC_THREADS", "")
+    if not given:
+        quota = float(cpu_quota() or MOST_THREADS)
+        return max(1, min(available_cores(), int(quota), MOST_THREADS))
+    if not re.fullmatch(r"[1-9]\d*", given):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"PYC_THREADS: expected a number from 1 on, got {given!r}"
+        )
+    return int(given)
+
+
+POOL = Pool()
+os.register_at_fork(after_in_child=POOL.after_fork)
+atexit.register(POOL.stop)
