@@ -175,13 +175,13 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device",
         metavar="KIND",
-        help="the device: local-sync, local-task, cuda, vulkan or hip; default: the program's",
+        help="the device: local, local-sync, local-task, cuda, vulkan or hip; default: the program's",
     )
     parser.add_argument(
         "--threads",
         type=cli.positive,
         metavar="N",
-        help="threads of local-task; default: one per core",
+        help="threads of a call on local or local-task; default: one per core, or PYC_THREADS",
     )
     parser.add_argument(
         "--allocator",
@@ -197,7 +197,7 @@ def make_device(flags: argparse.Namespace) -> Any:
 
     if (flags.device, flags.threads, flags.allocator) == (None, None, None):
         return None
-    return Device(flags.device or "local-task", flags.threads, flags.allocator)
+    return Device(flags.device or "local", flags.threads, flags.allocator)
 
 
 def result_names(outputs: Sequence[SignatureEntry]) -> list[str]:

@@ -462,7 +462,7 @@ def _check_same_bits(artifact: Artifact) -> ClauseReport:
     results: list[list[bytes]] = []
     inputs: list[np.ndarray] | None = None
     for threads in (1, 2):
-        answer = serving(Program(bare, Device("local-task", threads=threads))).answer
+        answer = serving(Program(bare, Device("local", threads))).answer
         inputs = inputs if inputs is not None else some_inputs(artifact, answer)
         for _ in range(STRICT_RUNS // 2):
             results.append([r.tobytes() for r in answer(inputs)])

@@ -12,10 +12,10 @@
 //      8  function   16 environment   24 dispatch state   32 MXCSR   40 tiles   48 per
 //    128  units that are done    136 status of tiles
 //    256  owner: 1 while a caller has the pool    260 helpers asleep    264 what sleepers wait on
-//    272  the pool is off until, cycles           280 for how many it was turned off last
+//    272  the cycle until which the pool is off
 //    288  jobs    296 jobs for which the caller waited    304 cycles of that    312 turned off
 //    384  1: helpers return    392 cycles that helpers spin    400 a pause that is a lost core
-//    408  how long a caller waits for a lost core at least    416 least, 424 most cycles to be off
+//    408  how long a caller waits for a lost core at least    416 most cycles to be off
 //   1024  of each participant, every 128: share: epoch << 24 | end << 12 | begin
 //      8  units taken    16 times asleep
 //
@@ -169,33 +169,48 @@ llvm.func internal @pyc_threads_take(%pool: !llvm.ptr, %word: i64, %me: i64) -> 
   llvm.return %sum : i64
 }
 
-// Turn the pool off for a while, twice as long if it had to be shortly before.
-llvm.func internal @pyc_threads_off(%pool: !llvm.ptr, %now: i64) attributes {no_inline} {
+// Turn the pool off for 20 times the cycles that were lost, so that at most a twentieth is.
+llvm.func internal @pyc_threads_off(%pool: !llvm.ptr, %now: i64, %cycles: i64) attributes {no_inline} {
   %one = llvm.mlir.constant(1 : i64) : i64
+  %times = llvm.mlir.constant(20 : i64) : i64
   %until_at = llvm.getelementptr %pool[272] : (!llvm.ptr) -> !llvm.ptr, i8
-  %long_at = llvm.getelementptr %pool[280] : (!llvm.ptr) -> !llvm.ptr, i8
-  %times_at = llvm.getelementptr %pool[312] : (!llvm.ptr) -> !llvm.ptr, i8
-  %least_at = llvm.getelementptr %pool[416] : (!llvm.ptr) -> !llvm.ptr, i8
-  %most_at = llvm.getelementptr %pool[424] : (!llvm.ptr) -> !llvm.ptr, i8
-  %until = "llvm.load"(%until_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i64
-  %long = "llvm.load"(%long_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i64
-  %least = llvm.load %least_at : !llvm.ptr -> i64
+  %count_at = llvm.getelementptr %pool[312] : (!llvm.ptr) -> !llvm.ptr, i8
+  %most_at = llvm.getelementptr %pool[416] : (!llvm.ptr) -> !llvm.ptr, i8
   %most = llvm.load %most_at : !llvm.ptr -> i64
-  %calm = llvm.sub %now, %until : i64
-  %is_calm = llvm.icmp "sgt" %calm, %most : i64
-  %twice = llvm.add %long, %long : i64
-  %floor = llvm.intr.umax(%twice, %least) : (i64, i64) -> i64
-  %longer = llvm.intr.umin(%floor, %most) : (i64, i64) -> i64
-  %off = llvm.select %is_calm, %least, %longer : i1, i64
-  %end = llvm.add %now, %off : i64
-  "llvm.store"(%off, %long_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (i64, !llvm.ptr) -> ()
-  "llvm.store"(%end, %until_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (i64, !llvm.ptr) -> ()
-  %times = llvm.atomicrmw add %times_at, %one monotonic : !llvm.ptr, i64
+  %fair = llvm.mul %cycles, %times : i64
+  %off = llvm.intr.umin(%fair, %most) : (i64, i64) -> i64
+  %until = llvm.add %now, %off : i64
+  "llvm.store"(%until, %until_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (i64, !llvm.ptr) -> ()
+  %count = llvm.atomicrmw add %count_at, %one monotonic : !llvm.ptr, i64
   llvm.return
 }
 
-// Run all tiles of a dispatch, with helpers where that can be; return the status of the tiles.
-llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.ptr, %state: !llvm.ptr, %given: !llvm.ptr, %program: i64) -> i32 attributes {no_inline} {
+// Take `cycles` into what is expected: half of what is less, an eighth of what is more, at most
+// once the expectation.
+llvm.func internal @pyc_threads_expect(%expected_at: !llvm.ptr, %cycles: i64) {
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %three = llvm.mlir.constant(3 : i64) : i64
+  %expected = llvm.load %expected_at : !llvm.ptr -> i64
+  %difference = llvm.sub %cycles, %expected : i64
+  %is_less = llvm.icmp "slt" %difference, %zero : i64
+  %more = llvm.intr.smin(%difference, %expected) : (i64, i64) -> i64
+  %half = llvm.ashr %difference, %one : i64
+  %eighth = llvm.ashr %more, %three : i64
+  %change = llvm.select %is_less, %half, %eighth : i1, i64
+  %next = llvm.add %expected, %change : i64
+  %is_first = llvm.icmp "eq" %expected, %zero : i64
+  %new = llvm.select %is_first, %cycles, %next : i1, i64
+  llvm.store %new, %expected_at : i64, !llvm.ptr
+  llvm.return
+}
+
+// Run all tiles of a dispatch, with helpers where that can be and pays; return the status of the
+// tiles. What pays is measured, as cores differ in what it takes to hand data over: `times` has
+// the number of calls, the tiles, and the cycles to expect alone and with helpers. The first calls
+// take turns, later ones the better way and each 64th the other one; with other tiles than in the
+// last call it begins anew, with helpers.
+llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.ptr, %state: !llvm.ptr, %given: !llvm.ptr, %program: i64, %times: !llvm.ptr) -> i32 attributes {no_inline} {
   %zero32 = llvm.mlir.constant(0 : i32) : i32
   %one32 = llvm.mlir.constant(1 : i32) : i32
   %zero = llvm.mlir.constant(0 : i64) : i64
@@ -223,6 +238,10 @@ llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.p
   %owner_at = llvm.getelementptr %pool[256] : (!llvm.ptr) -> !llvm.ptr, i8
   %asleep_at = llvm.getelementptr %pool[260] : (!llvm.ptr) -> !llvm.ptr, i8
   %until_at = llvm.getelementptr %pool[272] : (!llvm.ptr) -> !llvm.ptr, i8
+  %zero1 = llvm.mlir.constant(0 : i1) : i1
+  %times_tiles_at = llvm.getelementptr %times[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %alone_at = llvm.getelementptr %times[16] : (!llvm.ptr) -> !llvm.ptr, i8
+  %helped_at = llvm.getelementptr %times[24] : (!llvm.ptr) -> !llvm.ptr, i8
   %is_single = llvm.icmp "ule" %tiles, %one : i64
   %has_memory = llvm.icmp "ne" %memory, %zero32 : i32
   %alone = llvm.or %is_single, %has_memory : i1
@@ -232,24 +251,57 @@ llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.p
   %started = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
   %left = llvm.sub %until, %started : i64
   %is_off = llvm.icmp "sgt" %left, %zero : i64
-  llvm.cond_br %is_off, ^serial, ^own
+  llvm.cond_br %is_off, ^serial, ^choose
+^choose:
+  %trials = llvm.mlir.constant(16 : i64) : i64
+  %rarely = llvm.mlir.constant(63 : i64) : i64
+  %last_tiles = llvm.load %times_tiles_at : !llvm.ptr -> i64
+  %is_other = llvm.icmp "ne" %last_tiles, %tiles : i64
+  llvm.cond_br %is_other, ^anew, ^known
+^anew:
+  llvm.store %zero, %times : i64, !llvm.ptr
+  llvm.store %tiles, %times_tiles_at : i64, !llvm.ptr
+  llvm.store %zero, %alone_at : i64, !llvm.ptr
+  llvm.store %zero, %helped_at : i64, !llvm.ptr
+  llvm.br ^own
+^known:
+  %calls0 = llvm.load %times : !llvm.ptr -> i64
+  %calls = llvm.add %calls0, %one : i64
+  llvm.store %calls, %times : i64, !llvm.ptr
+  %alone_cycles = llvm.load %alone_at : !llvm.ptr -> i64
+  %helped_cycles = llvm.load %helped_at : !llvm.ptr -> i64
+  %pays = llvm.icmp "ule" %helped_cycles, %alone_cycles : i64
+  %odd = llvm.trunc %calls : i64 to i1
+  %is_early = llvm.icmp "ult" %calls, %trials : i64
+  %phase = llvm.and %calls, %rarely : i64
+  %is_turn_of_other = llvm.icmp "eq" %phase, %zero : i64
+  %later = llvm.xor %pays, %is_turn_of_other : i1
+  %even = llvm.icmp "eq" %odd, %zero1 : i1
+  %is_forked = llvm.select %is_early, %even, %later : i1, i1
+  llvm.cond_br %is_forked, ^own, ^serial
 ^own:
   %owner = llvm.atomicrmw xchg %owner_at, %one32 acquire : !llvm.ptr, i32
   %is_owned = llvm.icmp "ne" %owner, %zero32 : i32
   llvm.cond_br %is_owned, ^serial, ^post
 ^serial:
+  %began = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
   %copy = llvm.alloca %one32 x !llvm.array<4 x i64> {alignment = 16 : i64} : (i32) -> !llvm.ptr
   %state_of = llvm.load %given : !llvm.ptr -> !llvm.array<4 x i64>
   llvm.store %state_of, %copy : !llvm.array<4 x i64>, !llvm.ptr
   llvm.br ^tile(%zero, %zero32 : i64, i32)
 ^tile(%tile: i64, %so_far: i32):
   %inside = llvm.icmp "ult" %tile, %tiles : i64
-  llvm.cond_br %inside, ^run, ^out(%so_far : i32)
+  llvm.cond_br %inside, ^run, ^ran
 ^run:
   %status = llvm.call @pyc_threads_tile(%function, %environment, %state, %copy, %tile) : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> i32
   %worse = llvm.intr.umax(%so_far, %status) : (i32, i32) -> i32
   %tile1 = llvm.add %tile, %one : i64
   llvm.br ^tile(%tile1, %worse : i64, i32)
+^ran:
+  %ran_until = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  %ran = llvm.sub %ran_until, %began : i64
+  llvm.call @pyc_threads_expect(%alone_at, %ran) : (!llvm.ptr, i64) -> ()
+  llvm.br ^out(%so_far, %ran, %zero : i32, i64, i64)
 ^post:
   %function_at = llvm.getelementptr %pool[8] : (!llvm.ptr) -> !llvm.ptr, i8
   %environment_at = llvm.getelementptr %pool[16] : (!llvm.ptr) -> !llvm.ptr, i8
@@ -327,7 +379,7 @@ llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.p
   llvm.store %jobs1, %jobs_at : i64, !llvm.ptr
   %done0 = "llvm.load"(%done_at) <{alignment = 8 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i64
   %is_done = llvm.icmp "uge" %done0, %units : i64
-  llvm.cond_br %is_done, ^leave, ^wait
+  llvm.cond_br %is_done, ^leave(%zero : i64), ^wait
 ^wait:
   %waiting = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
   llvm.br ^spin(%one : i64)
@@ -364,15 +416,40 @@ llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.p
   %twice = llvm.add %own, %own : i64
   %fair = llvm.add %twice, %slack : i64
   %is_lost = llvm.icmp "ugt" %idle, %fair : i64
-  llvm.cond_br %is_lost, ^off, ^leave
+  llvm.cond_br %is_lost, ^off, ^leave(%idle : i64)
 ^off:
-  llvm.call @pyc_threads_off(%pool, %ended) : (!llvm.ptr, i64) -> ()
-  llvm.br ^leave
-^leave:
+  llvm.call @pyc_threads_off(%pool, %ended, %idle) : (!llvm.ptr, i64, i64) -> ()
+  llvm.br ^leave(%idle : i64)
+^leave(%waited_for: i64):
   %result = "llvm.load"(%status_at) <{alignment = 4 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i32
   "llvm.store"(%zero32, %owner_at) <{alignment = 4 : i64, ordering = 5 : i64}> : (i32, !llvm.ptr) -> ()
-  llvm.br ^out(%result : i32)
-^out(%answer: i32):
+  %over = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  %whole = llvm.sub %over, %started : i64
+  %is_helped = llvm.icmp "ult" %own_units, %units : i64
+  llvm.cond_br %is_helped, ^helped, ^out(%result, %whole, %waited_for : i32, i64, i64)
+^helped:
+  llvm.call @pyc_threads_expect(%helped_at, %whole) : (!llvm.ptr, i64) -> ()
+  llvm.br ^out(%result, %whole, %waited_for : i32, i64, i64)
+^out(%answer: i32, %took: i64, %waited: i64):
+  %trace_at = llvm.getelementptr %pool[424] : (!llvm.ptr) -> !llvm.ptr, i8
+  %trace = llvm.load %trace_at : !llvm.ptr -> !llvm.ptr
+  %no_trace = llvm.mlir.zero : !llvm.ptr
+  %is_traced = llvm.icmp "ne" %trace, %no_trace : !llvm.ptr
+  llvm.cond_br %is_traced, ^record, ^return
+^record:
+  // Records of function, tiles, cycles, and those of them that the caller waited; their number first.
+  %record_bytes = llvm.mlir.constant(32 : i64) : i64
+  %before = llvm.atomicrmw add %trace, %record_bytes monotonic : !llvm.ptr, i64
+  %record = llvm.getelementptr %trace[%before] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %tiles_to = llvm.getelementptr %record[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %cycles_to = llvm.getelementptr %record[16] : (!llvm.ptr) -> !llvm.ptr, i8
+  %waited_to = llvm.getelementptr %record[24] : (!llvm.ptr) -> !llvm.ptr, i8
+  llvm.store %function, %record : !llvm.ptr, !llvm.ptr
+  llvm.store %tiles, %tiles_to : i64, !llvm.ptr
+  llvm.store %took, %cycles_to : i64, !llvm.ptr
+  llvm.store %waited, %waited_to : i64, !llvm.ptr
+  llvm.br ^return
+^return:
   llvm.return %answer : i32
 }
 
@@ -431,7 +508,7 @@ llvm.func internal @pyc_threads_help(%pool: !llvm.ptr, %me: i64) -> i32 attribut
   %was_away = llvm.icmp "ugt" %pause, %lost : i64
   llvm.cond_br %was_away, ^off, ^stay
 ^off:
-  llvm.call @pyc_threads_off(%pool, %now) : (!llvm.ptr, i64) -> ()
+  llvm.call @pyc_threads_off(%pool, %now, %pause) : (!llvm.ptr, i64, i64) -> ()
   llvm.br ^sleep
 ^stay:
   %nothing = llvm.sub %now, %busy : i64
@@ -492,6 +569,7 @@ llvm.func @pyc_threads_dispatch(%environment: !llvm.ptr {llvm.align = 16 : i64, 
   %program_at = llvm.mlir.addressof @pyc_threads : !llvm.ptr
   %program = "llvm.load"(%program_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i64
   %function = llvm.mlir.addressof @pyc_threads_any : !llvm.ptr
+  %times = llvm.mlir.addressof @pyc_threads_times : !llvm.ptr
   %is_alone = llvm.icmp "eq" %program, %zero : i64
   llvm.cond_br %is_alone, ^alone, ^pool
 ^alone:
@@ -506,10 +584,16 @@ llvm.func @pyc_threads_dispatch(%environment: !llvm.ptr {llvm.align = 16 : i64, 
   %is_first = llvm.icmp "eq" %place, %zero : i64
   llvm.cond_br %is_first, ^all, ^nothing
 ^all:
-  %status = llvm.call @pyc_threads_fork(%function, %environment, %state, %workgroup, %program) : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64) -> i32
+  %status = llvm.call @pyc_threads_fork(%function, %environment, %state, %workgroup, %program, %times) : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, i64, !llvm.ptr) -> i32
   llvm.return %status : i32
 ^nothing:
   llvm.return %zero32 : i32
+}
+
+// What was measured of it.
+llvm.mlir.global internal @pyc_threads_times() {alignment = 32 : i64} : !llvm.array<4 x i64> {
+  %zero = llvm.mlir.zero : !llvm.array<4 x i64>
+  llvm.return %zero : !llvm.array<4 x i64>
 }
 
 // The tile that `pyc_threads_dispatch` stands for.

@@ -10,6 +10,7 @@ Comes in: a module before IREE's first phase, for `add_attach`; and at the end o
 for `fork_and_join`. For x86-64; the code makes system calls of Linux once it is told of threads.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from platform import machine
@@ -19,7 +20,8 @@ from pyc_mlir.pipelines.streams.ir import find, ir, name_of, operations
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.pool import ATTACH, WORDS
 
-_WORD, _DISPATCH, _TILE = "pyc_threads", "pyc_threads_dispatch", "pyc_threads_any"
+# The parts of `fork_join.mlir` of which each dispatch has its own.
+_DISPATCH, _TILE, _TIMES = "pyc_threads_dispatch", "pyc_threads_any", "pyc_threads_times"
 # As much work as keeps IREE from evaluating or fusing it; the code is replaced.
 _ATTACH = f"""
 func.func @{ATTACH}(%word: tensor<{WORDS}xi64>) -> tensor<{WORDS}xi64> {{
@@ -73,7 +75,7 @@ def _make_jobs(block: Any, exports: list[str], parts: dict[str, Any]) -> int:
     """Do so in one executable: the code, and a dispatch for each export."""
     functions = {name_of(op): op for op in operations(block) if op.name == "llvm.func"}
     for name, part in parts.items():
-        if name not in (ATTACH, _DISPATCH, _TILE):
+        if name not in (ATTACH, _DISPATCH, _TILE, _TIMES):
             copy = part.clone(ir.InsertionPoint.at_block_begin(block))
             copy.attributes["sym_visibility"] = ir.StringAttr.get("private")
     jobs = 0
@@ -89,20 +91,22 @@ def _make_jobs(block: Any, exports: list[str], parts: dict[str, Any]) -> int:
         function.attributes["linkage"] = ir.Attribute.parse("#llvm.linkage<internal>")
         function.attributes["sym_visibility"] = ir.StringAttr.get("private")
         function.attributes["no_inline"] = ir.UnitAttr.get()
+        times = parts[_TIMES].clone(ir.InsertionPoint.at_block_begin(block))
+        times.attributes["sym_name"] = ir.StringAttr.get(f"{export}_times")
+        times.attributes["sym_visibility"] = ir.StringAttr.get("private")
         dispatch = parts[_DISPATCH].clone(ir.InsertionPoint(block))
         dispatch.attributes["sym_name"] = name
-        _rename(dispatch, tile)
+        _rename(dispatch, {_TILE: tile, _TIMES: f"{export}_times"})
         jobs += 1
     return jobs
 
 
-def _rename(dispatch: Any, tile: str) -> None:
-    """Let a copy of the dispatch run `tile`."""
-    reference = ir.FlatSymbolRefAttr.get(tile)
+def _rename(dispatch: Any, names: Mapping[str, str]) -> None:
+    """Let a copy of the dispatch refer to parts of its own."""
     for op in (op for block in dispatch.regions[0].blocks for op in operations(block)):
-        for key in ("callee", "global_name"):
-            if key in op.attributes and op.attributes[key] == ir.FlatSymbolRefAttr.get(_TILE):
-                op.attributes[key] = reference
+        for key in {"callee", "global_name"}.intersection(op.attributes):
+            name = ir.FlatSymbolRefAttr(op.attributes[key]).value
+            op.attributes[key] = ir.FlatSymbolRefAttr.get(names.get(name, name))
 
 
 @cache

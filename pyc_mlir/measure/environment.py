@@ -68,7 +68,7 @@ _COMPILING = (
 )
 # `ENTRY_POINT_GROUP` of the registry, whose import needs a compiler.
 FAMILIES_GROUP = "pyc_mlir.kernels"
-_CPUS = ("local-sync", "local-task")
+_CPUS = ("local", "local-sync", "local-task")
 
 Facts = Mapping[str, Any]
 

@@ -45,8 +45,7 @@ ALLOCATORS = {"caching": "caching", "recycling": "caching:*=512mib;512mib;4"}
 DEFAULT_ALLOCATOR = "recycling"
 _REMEDIES = {
     "cuda": "install NVIDIA's driver (libcuda.so), or run on `local`",
-    "vulkan": "install a Vulkan loader and driver (Debian: mesa-vulkan-drivers), "
-    "or run on `local`",
+    "vulkan": "install a Vulkan loader and driver (Debian: mesa-vulkan-drivers), or run on `local`",
     "hip": "install AMD's ROCm runtime (libamdhip64.so), or run on `local`",
 }
 # The task topology is a flag of the whole process, read when a driver is created.

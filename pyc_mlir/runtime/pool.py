@@ -40,13 +40,13 @@ IS_SUPPORTED = sys.platform == "linux" and machine() == "x86_64"
 _BYTES = 3 * mmap.PAGESIZE
 _OWNER, _ASLEEP, _WAITED_ON, _UNTIL = 256, 260, 264, 272
 _JOBS, _WAITS, _WAITED_CYCLES, _OFFS = 288, 296, 304, 312
-_STOP, _SPIN, _LOST, _SLACK, _LEAST_OFF, _MOST_OFF = 384, 392, 400, 408, 416, 424
+_STOP, _SPIN, _LOST, _SLACK, _MOST_OFF = 384, 392, 400, 408, 416
 _SHARES, _SHARE_BYTES, _UNITS, _SLEEPS = 1024, 128, 8, 16
 # Seconds; docs/design-notes/threads.md has what was measured.
 _SPIN_SECONDS = 1e-3
 _LOST_SECONDS = 5e-4
 _SLACK_SECONDS = 5e-5
-_LEAST_OFF_SECONDS, _MOST_OFF_SECONDS = 0.02, 1.0
+_MOST_OFF_SECONDS = 1.0
 _CALIBRATION_SECONDS = 2e-3
 # A call of less does not wake sleepers, which takes the caller 8 us.
 _WORTH_WAKING_SECONDS = 3e-5
@@ -182,7 +182,6 @@ class Pool:
             (_SPIN, _SPIN_SECONDS),
             (_LOST, _LOST_SECONDS),
             (_SLACK, _SLACK_SECONDS),
-            (_LEAST_OFF, _LEAST_OFF_SECONDS),
             (_MOST_OFF, _MOST_OFF_SECONDS),
         ):
             self._int64(word)[0] = int(value * rate)

@@ -301,7 +301,10 @@ class Program:
         # Calls keep their arena; the plain entry in its place would get new pages in each call.
         kept = "caching" if accepted[0].by_arena and not storage else device.allocator or ""
         allocator = ALLOCATORS.get(kept, "")
-        how = build.TimerSettings(device.kind, device.threads or 0, allocator=allocator)
+        # IREE's tools know nothing of helpers; its one worker records entries with arenas too.
+        kind, threads = device.kind, device.threads or 0
+        kind, threads = ("local-task", 1) if kind == "local" else (kind, threads)
+        how = build.TimerSettings(kind, threads, allocator=allocator)
 
         def own() -> float:
             began = perf_counter()

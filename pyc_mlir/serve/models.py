@@ -132,7 +132,7 @@ class Model(Endpoint):
     def __init__(self, settings: ModelSettings) -> None:
         """Load the program. Raises PycError as `load` does."""
         program = load(settings.path)
-        threaded = program.device.kind != "local-sync"
+        threaded = program.device.threads != 1
         workers = settings.workers or (1 if threaded else len(os.sched_getaffinity(0)))
         self.settings, self._swapping = settings, threading.Lock()
         most, self.alone = _most_together(program, settings.batch)

@@ -185,7 +185,7 @@ def _onnx(machine: Machine) -> CheckResult:
 @check("cores")
 def _cores(machine: Machine) -> CheckResult:
     cores = machine.environment.cores
-    one = "give the process a second core, or run on local-sync"
+    one = "give the process a second core, or set PYC_THREADS=1"
     return CheckResult(f"{cores} on {machine.environment.cpu}", "" if cores > 1 else one)
 
 

@@ -83,7 +83,7 @@ class SessionPlan:
     @property
     def device(self) -> str:
         """The kind of the device that programs run on: one thread is the caller's."""
-        return "local-sync" if self.threads == 1 else "local-task"
+        return "local-sync" if self.threads == 1 else "local"
 
     def __post_init__(self) -> None:
         least = min(self.rounds, self.processes, self.threads)

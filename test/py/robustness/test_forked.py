@@ -43,7 +43,46 @@ CHILDREN = {
 }
 
 
-KINDS = ("local-sync", "local-task")
+KINDS = ("local", "local-sync", "local-task")
+
+
+# With threads that help: a child goes on with what the parent has loaded, and has helpers again.
+HELPED = """
+import os, threading
+import numpy as np
+import pyc_mlir
+from pyc_mlir import Device
+from pyc_mlir.runtime.pool import POOL
+
+X = np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)
+program = pyc_mlir.compile(lambda x: x @ x.T + 1, [X], device=Device("local", threads=3))
+expected = program(X)
+stop = threading.Event()
+
+def call():
+    while not stop.is_set():
+        assert (program(X) == expected).all()
+
+callers = [threading.Thread(target=call) for _ in range(2)]
+for caller in callers:
+    caller.start()
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        assert not any(t.name.startswith("pyc-helper") for t in threading.enumerate())
+        good = all((program(X) == expected).all() for _ in range(20))
+        helpers = [t for t in threading.enumerate() if t.name.startswith("pyc-helper")]
+        os._exit(7 if good and len(helpers) == 2 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+stop.set()
+for caller in callers:
+    caller.join()
+"""
+
+
+def test_children_go_on_with_programs_that_have_helpers():
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", HELPED], timeout=120)
+    assert done.returncode == 0
 
 
 # As gunicorn with `--preload`: the parent has served already, each worker loads for itself.
@@ -54,6 +93,7 @@ import pyc_mlir
 from pyc_mlir import Device, PycError, ReasonCode
 from pyc_mlir.runtime import device as devices
 
+devices.IS_SUPPORTED = False  # IREE's workers, as on other CPUs
 devices.Device.cpu_kind = staticmethod(lambda cores, seconds=None: "local-task")
 path = sys.argv[1]
 X = np.ones((4, 64), np.float32)

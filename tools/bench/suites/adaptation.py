@@ -186,7 +186,7 @@ _WIDTH, _ROWS = 128, 32
 def tail(bench: SuiteRun) -> Iterator[Record]:
     """Measure the drift of the slowest calls under a changing load, with a selector and without."""
     title, length = "four chains of products, load made by a script", bench.options.seconds
-    bench.settings |= {"device": "local-task, 2 threads", "windows": len(SCRIPT)}
+    bench.settings |= {"device": "local, 2 threads", "windows": len(SCRIPT)}
     bench.settings["seconds"] = length
     drifts: dict[str, list[float]] = {PLAIN: [], ADAPTED: []}
     for number in range(1 if bench.quick else bench.rounds):
@@ -204,7 +204,7 @@ def tail(bench: SuiteRun) -> Iterator[Record]:
 
 def _scripted(seconds: float) -> tuple[dict[str, list[float]], dict[str, int]]:
     """Run the script once; return each program's percentile by window, and the calls by arm."""
-    device, tight = Device("local-task", threads=2), [False]
+    device, tight = Device("local", threads=2), [False]
     artifact = _chains(device).artifact
     programs = {name: Program(artifact, device) for name in (PLAIN, ADAPTED)}
     selector = Selector(pressure=lambda: tight[0])

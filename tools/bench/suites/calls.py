@@ -162,7 +162,7 @@ def answer(way: str, name: str) -> dict[str, float]:
 
 def _plain(folder: Path, result: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """Load IREE's function as PyC loads its own, without guards and plans."""
-    device = Device("local-task")
+    device = Device("local")
     loaded = Executable((folder / _PLAIN).read_bytes(), device)
     entry = loaded.entry((folder / _ENTRY).read_text(), [ResultType(result.dtype, result.shape)])
     return lambda x: entry([to_device(x, device)])[0].numpy()
