@@ -13,11 +13,14 @@
 //    128  units that are done    136 status of tiles
 //    256  owner: 1 while a caller has the pool    260 helpers asleep    264 what sleepers wait on
 //    272  the cycle until which the pool is off
+//    280  core that helpers keep off, the last caller's    284 jobs in turn that nobody helped with
 //    288  jobs    296 jobs for which the caller waited    304 cycles of that    312 turned off
 //    384  1: helpers return    392 cycles that helpers spin    400 a pause that is a lost core
 //    408  how long a caller waits for a lost core at least    416 most cycles to be off
+//    424  0, or where records of dispatches go    432 helpers that run
+//    512  the cores of the process, a mask of 1024 bits    640 the same without the caller's core
 //   1024  of each participant, every 128: share: epoch << 24 | end << 12 | begin
-//      8  units taken    16 times asleep
+//      8  units taken    16 times asleep    24 the thread's number for the system
 //
 // A share of an older epoch is whole: who comes first says so by taking from it. All is taken by
 // compare and exchange with the epoch, so that a helper that was away takes nothing of a job that
@@ -182,6 +185,60 @@ llvm.func internal @pyc_threads_off(%pool: !llvm.ptr, %now: i64, %cycles: i64) a
   %until = llvm.add %now, %off : i64
   "llvm.store"(%until, %until_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (i64, !llvm.ptr) -> ()
   %count = llvm.atomicrmw add %count_at, %one monotonic : !llvm.ptr, i64
+  llvm.return
+}
+
+// Move helpers off the caller's core: the system wakes them there, where they would wait for it.
+llvm.func internal @pyc_threads_place(%pool: !llvm.ptr) attributes {no_inline} {
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %six = llvm.mlir.constant(6 : i64) : i64
+  %three = llvm.mlir.constant(3 : i64) : i64
+  %bits = llvm.mlir.constant(63 : i64) : i64
+  %line = llvm.mlir.constant(128 : i64) : i64
+  %core_mask = llvm.mlir.constant(1023 : i32) : i32
+  %placed_at = llvm.getelementptr %pool[280] : (!llvm.ptr) -> !llvm.ptr, i8
+  %helpers_at = llvm.getelementptr %pool[432] : (!llvm.ptr) -> !llvm.ptr, i8
+  %cores_at = llvm.getelementptr %pool[512] : (!llvm.ptr) -> !llvm.ptr, i8
+  %others_at = llvm.getelementptr %pool[640] : (!llvm.ptr) -> !llvm.ptr, i8
+  // Linux keeps the core's number, below 4096, beside the counter.
+  %both = llvm.call_intrinsic "llvm.x86.rdtscp"() : () -> !llvm.struct<(i64, i32)>
+  %aux = llvm.extractvalue %both[1] : !llvm.struct<(i64, i32)>
+  %core32 = llvm.and %aux, %core_mask : i32
+  %placed = llvm.load %placed_at : !llvm.ptr -> i32
+  %is_placed = llvm.icmp "eq" %core32, %placed : i32
+  llvm.cond_br %is_placed, ^end, ^mask
+^mask:
+  llvm.store %core32, %placed_at : i32, !llvm.ptr
+  %core = llvm.zext %core32 : i32 to i64
+  %all = llvm.load %cores_at : !llvm.ptr -> !llvm.array<16 x i64>
+  llvm.store %all, %others_at : !llvm.array<16 x i64>, !llvm.ptr
+  %number = llvm.lshr %core, %six : i64
+  %offset = llvm.shl %number, %three : i64
+  %bit = llvm.and %core, %bits : i64
+  %own = llvm.shl %one, %bit : i64
+  %minus = llvm.mlir.constant(-1 : i64) : i64
+  %rest = llvm.xor %own, %minus : i64
+  %part_at = llvm.getelementptr %others_at[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %part = llvm.load %part_at : !llvm.ptr -> i64
+  %without = llvm.and %part, %rest : i64
+  llvm.store %without, %part_at : i64, !llvm.ptr
+  %helpers = llvm.load %helpers_at : !llvm.ptr -> i64
+  llvm.br ^each(%zero : i64)
+^each(%i: i64):
+  %another = llvm.icmp "ult" %i, %helpers : i64
+  llvm.cond_br %another, ^move, ^end
+^move:
+  %i1 = llvm.add %i, %one : i64
+  %line_offset = llvm.mul %i1, %line : i64
+  %lines = llvm.getelementptr %pool[1048] : (!llvm.ptr) -> !llvm.ptr, i8
+  %thread_at = llvm.getelementptr %lines[%line_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+  %thread = llvm.load %thread_at : !llvm.ptr -> i64
+  // sched_setaffinity(thread, bytes, mask)
+  %affinity = llvm.mlir.constant(203 : i64) : i64
+  %moved = llvm.inline_asm has_side_effects asm_dialect = att "syscall", "={rax},{rax},{rdi},{rsi},{rdx},~{rcx},~{r11},~{memory}" %affinity, %thread, %line, %others_at : (i64, i64, i64, !llvm.ptr) -> i64
+  llvm.br ^each(%i1 : i64)
+^end:
   llvm.return
 }
 
@@ -363,6 +420,7 @@ llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.p
   %is_woken = llvm.and %someone, %may : i1
   llvm.cond_br %is_woken, ^wake, ^take
 ^wake:
+  llvm.call @pyc_threads_place(%pool) : (!llvm.ptr) -> ()
   %waited_at = llvm.getelementptr %pool[264] : (!llvm.ptr) -> !llvm.ptr, i8
   %changed = llvm.atomicrmw add %waited_at, %one32 seq_cst : !llvm.ptr, i32
   %nobody = llvm.atomicrmw xchg %asleep_at, %zero32 seq_cst : !llvm.ptr, i32
@@ -377,6 +435,20 @@ llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.p
   %jobs = llvm.load %jobs_at : !llvm.ptr -> i64
   %jobs1 = llvm.add %jobs, %one : i64
   llvm.store %jobs1, %jobs_at : i64, !llvm.ptr
+  %unhelped_at = llvm.getelementptr %pool[284] : (!llvm.ptr) -> !llvm.ptr, i8
+  %many_unhelped = llvm.mlir.constant(32 : i32) : i32
+  %unhelped = llvm.load %unhelped_at : !llvm.ptr -> i32
+  %unhelped1 = llvm.add %unhelped, %one32 : i32
+  %had_help = llvm.icmp "ult" %own_units, %units : i64
+  %unhelped2 = llvm.select %had_help, %zero32, %unhelped1 : i1, i32
+  %is_long = llvm.icmp "ugt" %unhelped2, %many_unhelped : i32
+  %unhelped3 = llvm.select %is_long, %zero32, %unhelped2 : i1, i32
+  llvm.store %unhelped3, %unhelped_at : i32, !llvm.ptr
+  llvm.cond_br %is_long, ^place, ^look_again
+^place:
+  llvm.call @pyc_threads_place(%pool) : (!llvm.ptr) -> ()
+  llvm.br ^look_again
+^look_again:
   %done0 = "llvm.load"(%done_at) <{alignment = 8 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i64
   %is_done = llvm.icmp "uge" %done0, %units : i64
   llvm.cond_br %is_done, ^leave(%zero : i64), ^wait

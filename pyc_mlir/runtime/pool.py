@@ -19,6 +19,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from platform import machine
 from time import perf_counter, sleep
@@ -38,10 +39,10 @@ IS_SUPPORTED = sys.platform == "linux" and machine() == "x86_64"
 
 # See `iree/fork_join.mlir`. Offsets in bytes.
 _BYTES = 3 * mmap.PAGESIZE
-_OWNER, _ASLEEP, _WAITED_ON, _UNTIL = 256, 260, 264, 272
+_OWNER, _ASLEEP, _WAITED_ON, _PLACED = 256, 260, 264, 280
 _JOBS, _WAITS, _WAITED_CYCLES, _OFFS = 288, 296, 304, 312
-_STOP, _SPIN, _LOST, _SLACK, _MOST_OFF = 384, 392, 400, 408, 416
-_SHARES, _SHARE_BYTES, _UNITS, _SLEEPS = 1024, 128, 8, 16
+_STOP, _SPIN, _LOST, _SLACK, _MOST_OFF, _HELPERS, _CORES = 384, 392, 400, 408, 416, 432, 512
+_SHARES, _SHARE_BYTES, _UNITS, _SLEEPS, _THREAD = 1024, 128, 8, 16, 24
 # Seconds; docs/design-notes/threads.md has what was measured.
 _SPIN_SECONDS = 1e-3
 _LOST_SECONDS = 5e-4
@@ -116,12 +117,15 @@ class Pool:
                 self._host = next(iter(self._hosts))
             loop = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
             run = loop(self._hosts[self._host])
+            self._set_cores()
             for number in range(len(self._threads) + 1, self._wanted + 1):
                 thread = threading.Thread(
                     target=self._help, args=(run, number), name=f"pyc-helper-{number}", daemon=True
                 )
                 thread.start()
                 self._threads.append(thread)
+                self._int64(_SHARES + _SHARE_BYTES * number + _THREAD)[0] = thread.native_id or 0
+            self._int64(_HELPERS)[0] = len(self._threads)
 
     def stop(self) -> None:
         """Stop all helpers; what runs goes on without them."""
@@ -135,13 +139,14 @@ class Pool:
             for thread in self._threads:
                 thread.join()
             self._threads.clear()
+            self._int64(_HELPERS)[0] = 0
             self._int32(_STOP)[0] = self._int32(_ASLEEP)[0] = 0
 
     def after_fork(self) -> None:
         """Forget the parent's threads in a child."""
         self._lock = threading.RLock()
         self._threads.clear()
-        for word in (_OWNER, _ASLEEP, _STOP):
+        for word in (_OWNER, _ASLEEP, _STOP, _HELPERS):
             self._int32(word)[0] = 0
 
     def statistics(self) -> PoolStatistics:
@@ -156,11 +161,18 @@ class Pool:
             turned_off=self._count(_OFFS),
         )
 
+    def _set_cores(self) -> None:
+        """Tell the cores that helpers may be on; they are placed when they are woken next."""
+        cores = self._int64(_CORES, 16)
+        cores[:] = 0
+        for core in os.sched_getaffinity(0):
+            if core < 64 * len(cores):
+                cores.view(np.uint64)[core // 64] |= np.uint64(1 << core % 64)
+        self._int32(_PLACED)[0] = -1
+
     def _help(self, run: Any, number: int) -> None:
-        try:
+        with suppress(OSError):  # A sandbox may forbid it.
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        except OSError:  # A sandbox may forbid it.
-            pass
         run(self._address, number)
 
     def _forget(self, owner: int) -> None:
@@ -196,8 +208,8 @@ class Pool:
     def _count(self, offset: int) -> int:
         return int(self._int64(offset)[0])
 
-    def _int64(self, offset: int) -> np.ndarray:
-        return self._bytes[offset : offset + 8].view(np.int64)
+    def _int64(self, offset: int, count: int = 1) -> np.ndarray:
+        return self._bytes[offset : offset + 8 * count].view(np.int64)
 
     def _int32(self, offset: int) -> np.ndarray:
         return self._bytes[offset : offset + 4].view(np.int32)
