@@ -175,7 +175,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device",
         metavar="KIND",
-        help="the device: local, local-sync, local-task, cuda, vulkan or hip; default: the program's",
+        help="local, local-sync, local-task, cuda, vulkan or hip; default: the program's",
     )
     parser.add_argument(
         "--threads",

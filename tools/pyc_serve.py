@@ -36,6 +36,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--workers", type=positive, metavar="N", help="calls of a model that run at once"
     )
     made.add_argument(
+        "--threads", type=positive, metavar="N", help="threads of a call; default: one per core"
+    )
+    made.add_argument(
         "--queue", type=positive, metavar="N", help="requests of a model that may wait"
     )
     made.add_argument(
@@ -117,6 +120,7 @@ def _serve(args: argparse.Namespace) -> int:
         ModelSettings(
             *_named(text),
             workers=args.workers,
+            threads=args.threads,
             queue=args.queue,
             batch=not args.no_batching,
             targets=targets,

@@ -12,7 +12,7 @@ for `fork_and_join`. For x86-64; the code makes system calls of Linux once it is
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
+from pkgutil import get_data
 from platform import machine
 from typing import Any
 
@@ -111,4 +111,4 @@ def _rename(dispatch: Any, names: Mapping[str, str]) -> None:
 
 @cache
 def _code() -> str:
-    return files(__package__).joinpath("fork_join.mlir").read_text()
+    return (get_data(__package__, "fork_join.mlir") or b"").decode()

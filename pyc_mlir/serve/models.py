@@ -15,6 +15,7 @@ import numpy as np
 
 from pyc_mlir.artifact.signature import Signature, require_same
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.runtime.device import DEFAULT_ALLOCATOR, Device
 from pyc_mlir.runtime.load import load
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.serve.batching import Batcher, Outcome, Waiting
@@ -30,14 +31,16 @@ from pyc_mlir.util.units import quantity
 class ModelSettings:
     """How a model is served.
 
-    workers: calls at once; None: the processors for a program that computes in the caller's thread,
-    else 1. queue: of requests that wait; None: 4 for each worker, or with batches as many as two
-    batches of each worker hold. batch: whether requests are put together.
+    workers: calls at once; None: the processors on a CPU, where calls at the same time take a
+    thread each, else 1. threads: of a call that runs alone, as of `Device`. queue: of requests that
+    wait; None: 4 for each worker, or with batches as many as two batches of each worker hold.
+    batch: whether requests are put together.
     """
 
     name: str
     path: Path
     workers: int | None = None
+    threads: int | None = None
     queue: int | None = None
     batch: bool = True
     targets: Targets | None = None
@@ -131,9 +134,11 @@ class Model(Endpoint):
 
     def __init__(self, settings: ModelSettings) -> None:
         """Load the program. Raises PycError as `load` does."""
-        program = load(settings.path)
-        threaded = program.device.threads != 1
-        workers = settings.workers or (1 if threaded else len(os.sched_getaffinity(0)))
+        threads = settings.threads
+        device = None if threads is None else Device("local", threads, DEFAULT_ALLOCATOR)
+        program = load(settings.path, device)
+        is_shared = program.device.kind in ("local", "local-sync")
+        workers = settings.workers or (len(os.sched_getaffinity(0)) if is_shared else 1)
         self.settings, self._swapping = settings, threading.Lock()
         most, self.alone = _most_together(program, settings.batch)
         self.service = Service(
