@@ -15,8 +15,8 @@
 //    272  the cycle until which the pool is off
 //    280  core that helpers keep off, the last caller's    284 jobs in turn that nobody helped with
 //    288  jobs    296 jobs for which the caller waited    304 cycles of that    312 turned off
-//    384  1: helpers return    392 cycles that helpers spin    400 a pause that is a lost core
-//    408  how long a caller waits for a lost core at least    416 most cycles to be off
+//    384  1: helpers return    392 cycles that helpers spin
+//    408  how long a caller waits for a lost helper at least    416 most cycles to be off
 //    424  0, or where records of dispatches go    432 helpers that run
 //    512  the cores of the process, a mask of 1024 bits    640 the same without the caller's core
 //   1024  of each participant, every 128: share: epoch << 24 | end << 12 | begin
@@ -188,8 +188,9 @@ llvm.func internal @pyc_threads_off(%pool: !llvm.ptr, %now: i64, %cycles: i64) a
   llvm.return
 }
 
-// Move helpers off the caller's core: the system wakes them there, where they would wait for it.
-llvm.func internal @pyc_threads_place(%pool: !llvm.ptr) attributes {no_inline} {
+// Move helpers off the caller's core: the system wakes them there, where they would wait for it. Or
+// onto it, `near`, where they get the time that the caller does not take.
+llvm.func internal @pyc_threads_place(%pool: !llvm.ptr, %near: i1) attributes {no_inline} {
   %zero = llvm.mlir.constant(0 : i64) : i64
   %one = llvm.mlir.constant(1 : i64) : i64
   %six = llvm.mlir.constant(6 : i64) : i64
@@ -197,6 +198,8 @@ llvm.func internal @pyc_threads_place(%pool: !llvm.ptr) attributes {no_inline} {
   %bits = llvm.mlir.constant(63 : i64) : i64
   %line = llvm.mlir.constant(128 : i64) : i64
   %core_mask = llvm.mlir.constant(1023 : i32) : i32
+  %yes = llvm.mlir.constant(1 : i1) : i1
+  %none = llvm.mlir.zero : !llvm.array<16 x i64>
   %placed_at = llvm.getelementptr %pool[280] : (!llvm.ptr) -> !llvm.ptr, i8
   %helpers_at = llvm.getelementptr %pool[432] : (!llvm.ptr) -> !llvm.ptr, i8
   %cores_at = llvm.getelementptr %pool[512] : (!llvm.ptr) -> !llvm.ptr, i8
@@ -206,13 +209,18 @@ llvm.func internal @pyc_threads_place(%pool: !llvm.ptr) attributes {no_inline} {
   %aux = llvm.extractvalue %both[1] : !llvm.struct<(i64, i32)>
   %core32 = llvm.and %aux, %core_mask : i32
   %placed = llvm.load %placed_at : !llvm.ptr -> i32
-  %is_placed = llvm.icmp "eq" %core32, %placed : i32
+  %nowhere = llvm.mlir.constant(-1 : i32) : i32
+  %goal = llvm.select %near, %nowhere, %core32 : i1, i32
+  %is_same = llvm.icmp "eq" %goal, %placed : i32
+  %far = llvm.xor %near, %yes : i1
+  %is_placed = llvm.and %is_same, %far : i1
   llvm.cond_br %is_placed, ^end, ^mask
 ^mask:
-  llvm.store %core32, %placed_at : i32, !llvm.ptr
+  llvm.store %goal, %placed_at : i32, !llvm.ptr
   %core = llvm.zext %core32 : i32 to i64
   %all = llvm.load %cores_at : !llvm.ptr -> !llvm.array<16 x i64>
-  llvm.store %all, %others_at : !llvm.array<16 x i64>, !llvm.ptr
+  %others = llvm.select %near, %none, %all : i1, !llvm.array<16 x i64>
+  llvm.store %others, %others_at : !llvm.array<16 x i64>, !llvm.ptr
   %number = llvm.lshr %core, %six : i64
   %offset = llvm.shl %number, %three : i64
   %bit = llvm.and %core, %bits : i64
@@ -222,7 +230,8 @@ llvm.func internal @pyc_threads_place(%pool: !llvm.ptr) attributes {no_inline} {
   %part_at = llvm.getelementptr %others_at[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
   %part = llvm.load %part_at : !llvm.ptr -> i64
   %without = llvm.and %part, %rest : i64
-  llvm.store %without, %part_at : i64, !llvm.ptr
+  %bits_of_part = llvm.select %near, %own, %without : i1, i64
+  llvm.store %bits_of_part, %part_at : i64, !llvm.ptr
   %helpers = llvm.load %helpers_at : !llvm.ptr -> i64
   llvm.br ^each(%zero : i64)
 ^each(%i: i64):
@@ -420,7 +429,7 @@ llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.p
   %is_woken = llvm.and %someone, %may : i1
   llvm.cond_br %is_woken, ^wake, ^take
 ^wake:
-  llvm.call @pyc_threads_place(%pool) : (!llvm.ptr) -> ()
+  llvm.call @pyc_threads_place(%pool, %zero1) : (!llvm.ptr, i1) -> ()
   %waited_at = llvm.getelementptr %pool[264] : (!llvm.ptr) -> !llvm.ptr, i8
   %changed = llvm.atomicrmw add %waited_at, %one32 seq_cst : !llvm.ptr, i32
   %nobody = llvm.atomicrmw xchg %asleep_at, %zero32 seq_cst : !llvm.ptr, i32
@@ -446,14 +455,22 @@ llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.p
   llvm.store %unhelped3, %unhelped_at : i32, !llvm.ptr
   llvm.cond_br %is_long, ^place, ^look_again
 ^place:
-  llvm.call @pyc_threads_place(%pool) : (!llvm.ptr) -> ()
+  llvm.call @pyc_threads_place(%pool, %zero1) : (!llvm.ptr, i1) -> ()
   llvm.br ^look_again
 ^look_again:
   %done0 = "llvm.load"(%done_at) <{alignment = 8 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i64
   %is_done = llvm.icmp "uge" %done0, %units : i64
   llvm.cond_br %is_done, ^leave(%zero : i64), ^wait
 ^wait:
+  // What is left is one unit of each helper. Who waits longer than for two of its own lost one.
+  %slack_at = llvm.getelementptr %pool[408] : (!llvm.ptr) -> !llvm.ptr, i8
   %waiting = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  %own = llvm.sub %waiting, %started : i64
+  %divisor = llvm.intr.umax(%own_units, %one) : (i64, i64) -> i64
+  %unit0 = llvm.udiv %own, %divisor : i64
+  %unit1 = llvm.add %unit0, %unit0 : i64
+  %slack = llvm.load %slack_at : !llvm.ptr -> i64
+  %fair = llvm.add %unit1, %slack : i64
   llvm.br ^spin(%one : i64)
 ^spin(%n: i64):
   llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
@@ -462,20 +479,37 @@ llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.p
   llvm.cond_br %finished, ^joined, ^more
 ^more:
   %n1 = llvm.add %n, %one : i64
-  %often = llvm.and %n1, %mask : i64
+  %sixty_three = llvm.mlir.constant(63 : i64) : i64
+  %often = llvm.and %n1, %sixty_three : i64
   %is_often = llvm.icmp "eq" %often, %zero : i64
-  llvm.cond_br %is_often, ^yield, ^spin(%n1 : i64)
-^yield:
-  // sched_yield()
-  %yield = llvm.mlir.constant(24 : i64) : i64
-  %yielded = llvm.inline_asm has_side_effects asm_dialect = att "syscall", "={rax},{rax},~{rcx},~{r11},~{memory}" %yield : (i64) -> i64
-  llvm.br ^spin(%n1 : i64)
+  llvm.cond_br %is_often, ^clock, ^spin(%n1 : i64)
+^clock:
+  %clock = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  %so_long = llvm.sub %clock, %waiting : i64
+  %is_unfair = llvm.icmp "ugt" %so_long, %fair : i64
+  llvm.cond_br %is_unfair, ^rescue, ^spin(%n1 : i64)
+^rescue:
+  // Its core went to another thread or process. It gets this one, which has nothing else to do.
+  %time = llvm.alloca %one32 x !llvm.array<2 x i64> {alignment = 16 : i64} : (i32) -> !llvm.ptr
+  %seconds = llvm.mlir.zero : !llvm.array<2 x i64>
+  %nanoseconds = llvm.mlir.constant(50000 : i64) : i64
+  %nanoseconds_at = llvm.getelementptr %time[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  llvm.store %seconds, %time : !llvm.array<2 x i64>, !llvm.ptr
+  llvm.store %nanoseconds, %nanoseconds_at : i64, !llvm.ptr
+  %near = llvm.mlir.constant(1 : i1) : i1
+  llvm.call @pyc_threads_place(%pool, %near) : (!llvm.ptr, i1) -> ()
+  llvm.br ^sleep
+^sleep:
+  // nanosleep(time, nowhere)
+  %nanosleep = llvm.mlir.constant(35 : i64) : i64
+  %slept = llvm.inline_asm has_side_effects asm_dialect = att "syscall", "={rax},{rax},{rdi},{rsi},~{rcx},~{r11},~{memory}" %nanosleep, %time, %zero : (i64, !llvm.ptr, i64) -> i64
+  %done1 = "llvm.load"(%done_at) <{alignment = 8 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i64
+  %is_over = llvm.icmp "uge" %done1, %units : i64
+  llvm.cond_br %is_over, ^joined, ^sleep
 ^joined:
   %waits_at = llvm.getelementptr %pool[296] : (!llvm.ptr) -> !llvm.ptr, i8
   %cycles_at = llvm.getelementptr %pool[304] : (!llvm.ptr) -> !llvm.ptr, i8
-  %slack_at = llvm.getelementptr %pool[408] : (!llvm.ptr) -> !llvm.ptr, i8
   %ended = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
-  %own = llvm.sub %waiting, %started : i64
   %idle = llvm.sub %ended, %waiting : i64
   %waits = llvm.load %waits_at : !llvm.ptr -> i64
   %waits1 = llvm.add %waits, %one : i64
@@ -483,10 +517,6 @@ llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.p
   %cycles = llvm.load %cycles_at : !llvm.ptr -> i64
   %cycles1 = llvm.add %cycles, %idle : i64
   llvm.store %cycles1, %cycles_at : i64, !llvm.ptr
-  // Who waits longer than twice its own work lost a helper to another thread or process.
-  %slack = llvm.load %slack_at : !llvm.ptr -> i64
-  %twice = llvm.add %own, %own : i64
-  %fair = llvm.add %twice, %slack : i64
   %is_lost = llvm.icmp "ugt" %idle, %fair : i64
   llvm.cond_br %is_lost, ^off, ^leave(%idle : i64)
 ^off:
