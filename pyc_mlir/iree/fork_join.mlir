@@ -570,20 +570,18 @@ llvm.func internal @pyc_threads_help(%pool: !llvm.ptr, %me: i64) -> i32 attribut
   %waited_at = llvm.getelementptr %pool[264] : (!llvm.ptr) -> !llvm.ptr, i8
   %stop_at = llvm.getelementptr %pool[384] : (!llvm.ptr) -> !llvm.ptr, i8
   %spin_at = llvm.getelementptr %pool[392] : (!llvm.ptr) -> !llvm.ptr, i8
-  %lost_at = llvm.getelementptr %pool[400] : (!llvm.ptr) -> !llvm.ptr, i8
   %offset0 = llvm.mul %me, %line : i64
   %offset = llvm.add %offset0, %first_line : i64
   %own_at = llvm.getelementptr %pool[%offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
   %units_at = llvm.getelementptr %own_at[8] : (!llvm.ptr) -> !llvm.ptr, i8
   %sleeps_at = llvm.getelementptr %own_at[16] : (!llvm.ptr) -> !llvm.ptr, i8
   %spin = llvm.load %spin_at : !llvm.ptr -> i64
-  %lost = llvm.load %lost_at : !llvm.ptr -> i64
   llvm.br ^awake(%zero : i64)
 ^awake(%known: i64):
   %start = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
-  llvm.br ^look(%known, %start, %start : i64, i64, i64)
-// What job was seen last; when there was one; when this thread ran last.
-^look(%seen: i64, %busy: i64, %ran: i64):
+  llvm.br ^look(%known, %start : i64, i64)
+// What job was seen last, and when.
+^look(%seen: i64, %busy: i64):
   %word = "llvm.load"(%pool) <{alignment = 8 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i64
   %is_new = llvm.icmp "ne" %word, %seen : i64
   llvm.cond_br %is_new, ^job, ^idle
@@ -602,20 +600,13 @@ llvm.func internal @pyc_threads_help(%pool: !llvm.ptr, %me: i64) -> i32 attribut
   %then = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
   %stop0 = "llvm.load"(%stop_at) <{alignment = 4 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i32
   %is_stop0 = llvm.icmp "ne" %stop0, %zero32 : i32
-  llvm.cond_br %is_stop0, ^return, ^look(%word, %then, %then : i64, i64, i64)
+  llvm.cond_br %is_stop0, ^return, ^look(%word, %then : i64, i64)
 ^idle:
   llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
   %now = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
-  %pause = llvm.sub %now, %ran : i64
-  %was_away = llvm.icmp "ugt" %pause, %lost : i64
-  llvm.cond_br %was_away, ^off, ^stay
-^off:
-  llvm.call @pyc_threads_off(%pool, %now, %pause) : (!llvm.ptr, i64, i64) -> ()
-  llvm.br ^sleep
-^stay:
   %nothing = llvm.sub %now, %busy : i64
   %is_long = llvm.icmp "ugt" %nothing, %spin : i64
-  llvm.cond_br %is_long, ^sleep, ^look(%seen, %busy, %now : i64, i64, i64)
+  llvm.cond_br %is_long, ^sleep, ^look(%seen, %busy : i64, i64)
 ^sleep:
   %value = "llvm.load"(%waited_at) <{alignment = 4 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i32
   %counted = llvm.atomicrmw add %asleep_at, %one32 seq_cst : !llvm.ptr, i32

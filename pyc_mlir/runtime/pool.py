@@ -41,11 +41,10 @@ IS_SUPPORTED = sys.platform == "linux" and machine() == "x86_64"
 _BYTES = 3 * mmap.PAGESIZE
 _OWNER, _ASLEEP, _WAITED_ON, _PLACED = 256, 260, 264, 280
 _JOBS, _WAITS, _WAITED_CYCLES, _OFFS = 288, 296, 304, 312
-_STOP, _SPIN, _LOST, _SLACK, _MOST_OFF, _HELPERS, _CORES = 384, 392, 400, 408, 416, 432, 512
+_STOP, _SPIN, _SLACK, _MOST_OFF, _HELPERS, _CORES = 384, 392, 408, 416, 432, 512
 _SHARES, _SHARE_BYTES, _UNITS, _SLEEPS, _THREAD = 1024, 128, 8, 16, 24
 # Seconds; docs/design-notes/threads.md has what was measured.
 _SPIN_SECONDS = 1e-3
-_LOST_SECONDS = 5e-4
 _SLACK_SECONDS = 5e-5
 _MOST_OFF_SECONDS = 1.0
 _CALIBRATION_SECONDS = 2e-3
@@ -192,7 +191,6 @@ class Pool:
         rate = self._cycles_a_second = (after - before) / (perf_counter() - began)
         for word, value in (
             (_SPIN, _SPIN_SECONDS),
-            (_LOST, _LOST_SECONDS),
             (_SLACK, _SLACK_SECONDS),
             (_MOST_OFF, _MOST_OFF_SECONDS),
         ):
