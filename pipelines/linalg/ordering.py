@@ -5,9 +5,8 @@ More are merged: sorted runs in pairs, each element of the result found by a bin
 many of its predecessors lie in the first run (Odeh et al., Merge Path, 2012). The runs are kept as
 indices, and cut to what is asked for. A dynamic number of elements is merged in a loop.
 
-Few updates of a scatter, or a dynamic number of them, are compared with each row. More are sorted
-by their rows, stably: each row finds its last update by a binary search, and what is combined is
-scanned first.
+Few updates of a scatter are compared with each row. Others are sorted by their rows, stably: each
+row finds its own by binary searches.
 
 How many elements are selected by values is read on the host, as a result's size."""
 
@@ -23,8 +22,7 @@ from pyc_mlir.pipelines.linalg import scalar
 from pyc_mlir.pipelines.linalg.functions import Number, read, repeated, select
 from pyc_mlir.pipelines.linalg.lowering import LoweredDim, LoweredTensor, Lowering, lowers
 from pyc_mlir.pipelines.linalg.movement import transpose
-from pyc_mlir.pipelines.linalg.products import rounded
-from pyc_mlir.pipelines.linalg.reduction import cumulative, reduce, scan, widened
+from pyc_mlir.pipelines.linalg.reduction import cumulative, reduce
 from pyc_mlir.pipelines.linalg.structured import fill, generic, pointwise, reshape
 
 # Elements that are sorted by counting.
@@ -259,30 +257,24 @@ def _merged_in_turns(
 def scatter(
     b: Lowering, x: LoweredTensor, indices: LoweredTensor, updates: LoweredTensor, *, reduction: str
 ) -> LoweredTensor:
-    """Compare few updates, or a dynamic number, with each row; sort more of them first."""
+    """Compare few updates with each row; sort others first, and those that are combined."""
     rows = b.require_equal(indices.dims[0], updates.dims[0], "scatter: updates")
     for i in range(1, x.rank):
         b.require_equal(x.dims[i], updates.dims[i], f"scatter: dimension {i} of the updates")
     if LoweredDim(0) in (*x.dims, rows):
         return x
     places = _wrapped(b, indices, x.dims[0])
-    if rows.static is None or rows.static <= COUNTED:
-        if reduction != "none":
-            return _combined_with_all(b, x, places, updates, reduction)
-        last = _last_of_all(b, places, x.dims[0])
-        return _updated(b, x, updates, last, lambda v: v)
+    if reduction == "none" and rows.static is not None and rows.static <= COUNTED:
+        return _updated(b, x, updates, _last_of_all(b, places, x.dims[0]), lambda v: v)
     order = argsort(b, places, axis=0, descending=False, count=-1)
     b.value(order)  # Emitted here: it is read inside of bodies.
-    last = _last_sorted(b, places, order, x.dims[0], rows.static)
+    keys = pointwise(
+        b, [(order, [0])], [rows], I64, lambda i, _: _taken(b, places, b.at(i)).word().value
+    )
+    last = _last_sorted(b, keys, x.dims[0])
     if reduction == "none":
         return _updated(b, x, updates, last, lambda v: _taken(b, order, v))
-    sums = _scanned(b, places, order, updates, rows.static, reduction)
-    combine = scalar.combine(COMBINATIONS[reduction].op, sums.dtype)
-
-    def both(old: ir.Value, new: ir.Value) -> ir.Value:
-        return scalar.narrow(combine(scalar.widen(old, x.dtype), new), x.dtype)
-
-    return _updated(b, x, sums, last, lambda v: v, both)
+    return _combined(b, x, updates, order, keys, last, reduction)
 
 
 def _wrapped(b: Lowering, indices: LoweredTensor, size: LoweredDim) -> LoweredTensor:
@@ -299,6 +291,7 @@ def _wrapped(b: Lowering, indices: LoweredTensor, size: LoweredDim) -> LoweredTe
 
 
 def _taken(b: Lowering, vector: LoweredTensor, at: Number) -> Number:
+    at = at.at_most(b.count(vector.dims[0]) - 1).at_least(0)
     return b.at(read(b.value(vector), at).value)
 
 
@@ -316,26 +309,23 @@ def _last_of_all(b: Lowering, places: LoweredTensor, size: LoweredDim) -> Lowere
 
 
 def _last_sorted(
-    b: Lowering, places: LoweredTensor, order: LoweredTensor, size: LoweredDim, count: int
+    b: Lowering, keys: LoweredTensor, size: LoweredDim, below: bool = False
 ) -> LoweredTensor:
-    """Return i64 [rows of x]: the last of each row's sorted updates; -1 for none."""
-
-    def key(at: Number) -> Number:
-        return _taken(b, places, _taken(b, order, at))
+    """Return i64 [rows of x]: the last of each row's sorted updates, or of all below; -1: none."""
+    b.value(keys)  # Emitted here: it is read inside of the body.
+    count = b.count(keys.dims[0])
+    steps = bits_of(b, count)
 
     def body(_: ir.Value) -> ir.Value:
         row = b.loop(0)
-        low, high = b.index_of(0), b.index_of(count)
-        for _ in range(count.bit_length()):
-            middle = (low + high) // 2
-            open_ = low.compare("lt", high)
-            below = key(middle.at_most(count - 1)).compare("le", row)
-            moved = below.where(middle + 1, low)
-            kept = below.where(high, middle)
-            low, high = open_.where(moved, low), open_.where(kept, high)
-        last = low - 1
-        safe = last.at_least(0)
-        found = last.compare("ge", 0) & key(safe).compare("eq", row)
+
+        def right(place: Number) -> Number:
+            return _taken(b, keys, place).compare("lt" if below else "le", row)
+
+        last = _search(b, steps, b.index_of(0), count, right) - 1
+        if below:
+            return last.word().value
+        found = last.compare("ge", 0) & _taken(b, keys, last).compare("eq", row)
         return found.where(last, -1).word().value
 
     return pointwise(b, [], [size], I64, body)
@@ -347,62 +337,42 @@ def _updated(
     rows: LoweredTensor,
     last: LoweredTensor,
     row_of: Callable[[Number], Number],
-    both: Callable[[ir.Value, ir.Value], ir.Value] = lambda old, new: new,
 ) -> LoweredTensor:
-    """Return x, with `both` of it and row `row_of(last)` of `rows` where there is a last one."""
-    source = b.value(rows)
+    """Return x, with row `row_of(last)` of `rows` where there is a last one."""
+    source, places = b.value(rows), b.value(last)
 
-    def body(old: ir.Value, found: ir.Value, _: ir.Value) -> ir.Value:
-        at = b.at(found)
+    def body(old: ir.Value, _: ir.Value) -> ir.Value:
+        # Read, as an operand it would be computed again for each element of a row.
+        at = b.at(read(places, b.loop(0)).value)
         some = at.compare("ge", 0)
-        row = row_of(at.at_least(0))
+        row = some.where(row_of(at.at_least(0)), 0)
         new = read(source, row, *b.loops(1, x.rank))
-        return select(some.value, both(old, new.value), old)
+        return select(some.value, new.value, old)
 
-    return pointwise(b, [(x, range(x.rank)), (last, [0])], x.dims, x.dtype, body)
-
-
-def _combined_with_all(
-    b: Lowering, x: LoweredTensor, places: LoweredTensor, updates: LoweredTensor, reduction: str
-) -> LoweredTensor:
-    """Return a reduction over all updates, of which those of other rows change nothing."""
-    start = widened(b, x)
-    combine = scalar.combine(COMBINATIONS[reduction].op, start.dtype)
-    rank = x.rank
-
-    def body(place: ir.Value, update: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
-        here = Number(place).compare("eq", b.loop(0).word()).value
-        return [select(here, combine(acc, scalar.widen(update, x.dtype)), acc)]
-
-    maps = [[rank], [rank, *range(1, rank)], range(rank)]
-    (out,) = generic(b, [places, updates], [start], maps, body)
-    return rounded(b, out, x.dtype)
+    return pointwise(b, [(x, range(x.rank))], x.dims, x.dtype, body)
 
 
-def _scanned(
-    b: Lowering,
-    places: LoweredTensor,
-    order: LoweredTensor,
-    updates: LoweredTensor,
-    count: int,
-    reduction: str,
-) -> LoweredTensor:
-    """Return the sorted updates, each combined with those before it that are of the same row."""
-    wide = accumulator(updates.dtype)
-    source = b.value(updates)
+def _combined(
+    b: Lowering, x: LoweredTensor, updates: LoweredTensor, order: LoweredTensor,
+    keys: LoweredTensor, last: LoweredTensor, reduction: str,
+) -> LoweredTensor:  # fmt: skip
+    """Return x, combined with the updates of each row one by one, from the first on."""
+    source, ends = b.value(updates), b.value(last)
+    first = b.value(_last_sorted(b, keys, x.dims[0], below=True))
+    combine = scalar.combine(COMBINATIONS[reduction].op, accumulator(x.dtype))
 
-    def sorted_(at: ir.Value, _: ir.Value) -> ir.Value:
-        row = b.at(at)
-        value = read(source, row, *b.loops(1, updates.rank)).value
-        return scalar.widen(value, updates.dtype)
+    def body(old: ir.Value, _: ir.Value) -> ir.Value:
+        row, *rest = b.loops(0, x.rank)
+        low, high = (b.at(read(v, row).value) + 1 for v in (first, ends))
 
-    def key(at: ir.Value, _: ir.Value) -> ir.Value:
-        return _taken(b, places, b.at(at)).word().value
+        def step(turn: ir.Value, acc: ir.Value) -> list[ir.Value]:
+            new = read(source, _taken(b, order, low + Number(turn, b.number)), *rest).value
+            return [combine(acc, scalar.widen(new, x.dtype))]
 
-    out = pointwise(b, [(order, [0])], updates.dims, wide, sorted_)
-    keys = pointwise(b, [(order, [0])], order.dims, I64, key)
-    combine = scalar.combine(COMBINATIONS[reduction].op, wide)
-    return scan(b, out, 0, count, combine, keys)
+        (out,) = repeated((high - low).at_least(0).value, step, scalar.widen(old, x.dtype))
+        return scalar.narrow(out, x.dtype)
+
+    return pointwise(b, [(x, range(x.rank))], x.dims, x.dtype, body)
 
 
 @lowers("range")

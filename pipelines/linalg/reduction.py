@@ -76,31 +76,25 @@ def scan(
     axis: int,
     size: int,
     combine: Callable[[ir.Value, ir.Value], ir.Value],
-    keys: LoweredTensor | None = None,
 ) -> LoweredTensor:
     """Combine each element along an axis with all before it, in steps of 1, 2, 4, ...
 
-    keys: i64 [size]; those of other keys are left out. Hillis and Steele, "Data parallel
-    algorithms", 1986.
+    Hillis and Steele, "Data parallel algorithms", 1986.
     """
 
     def with_earlier(x: LoweredTensor, step: int) -> LoweredTensor:
-        """out[i] = x[i - step] combined with x[i], where there is one, of the same key."""
+        """out[i] = x[i - step] combined with x[i], where there is one."""
         source = b.value(x)
-        key_of = None if keys is None else b.value(keys)
 
-        def body(mine: ir.Value, *others: ir.Value) -> ir.Value:
+        def body(mine: ir.Value, _: ir.Value) -> ir.Value:
             before = b.loop(axis) - step
             takes = before.compare("ge", 0)
             before = before.at_least(0)
             at = [before if i == axis else b.loop(i) for i in range(x.rank)]
             other = read(source, *at).value
-            if key_of is not None:
-                takes = takes & Number(others[0]).compare("eq", read(key_of, before))
             return select(takes.value, combine(other, mine), mine)
 
-        inputs = [(x, range(x.rank)), *([] if keys is None else [(keys, (axis,))])]
-        return pointwise(b, inputs, x.dims, x.dtype, body)
+        return pointwise(b, [(x, range(x.rank))], x.dims, x.dtype, body)
 
     step = 1
     while step < size:

@@ -362,7 +362,9 @@ class Sources:
             states = tuple(map(FileState.of, files))
             if not all(s.settled(self._clock()) for s in states):
                 return None
-            found = Contents(states, tuple(self._digest(s, read) for s in states))
+            # Declared ranges decide what is imported.
+            reading = [repr(r) for r in getattr(source, "ranges", ())]
+            found = Contents(states, (*(self._digest(s, read) for s in states), *reading))
         except (OSError, ValueError):
             return None
         return found if found.unchanged() else None

@@ -48,7 +48,8 @@ class Job:
     def of(source: Any, inputs: Inputs, options: Options) -> "Job":
         """Return the job of what a user gives. Raises PycError as `Source.of`."""
         reading = options.islands, options.function, options.outputs
-        return Job(Source.of(source, *reading), inputs, options)
+        ranges = tuple(options.ranges.items())
+        return Job(Source.of(source, *reading, ranges), inputs, options)
 
     @property
     def shapes(self) -> Sequence[Any] | None:

@@ -40,6 +40,7 @@ from pyc_mlir.pipelines.text.input_text import is_bytecode
 from pyc_mlir.pipelines.text.module_text import ModuleText, parse_module
 
 Inputs = Sequence[Any] | Mapping[str, Any] | None
+Ranges = tuple[tuple[str, tuple[int, int]], ...]
 # Reads a verified module, which it may change, and names it in messages.
 Import = Callable[[ir.Module, str], ir.Module]
 
@@ -69,19 +70,22 @@ class Source(ABC):
 
     @staticmethod
     def of(
-        given: Any, islands: bool = False, function: str = "", outputs: Sequence[str] = ()
-    ) -> "Source":
+        given: Any, islands: bool = False, function: str = "", outputs: Sequence[str] = (),
+        ranges: Ranges = (),
+    ) -> "Source":  # fmt: skip
         """Return the record of what a user gives; a record stays as it is.
 
         islands: nodes of an ONNX model may become islands. function: the entry of a module.
-        outputs: the values of an ONNX model that are its results, in place of its own.
+        outputs: the values of an ONNX model that are its results, in place of its own. ranges: of
+        its dynamic dimensions, which decide comparisons of sizes.
         Raises PycError: BAD_MODEL for none of the kinds, BAD_ARGUMENT for a `function` of no MLIR,
         or `outputs` of no ONNX model.
         """
         source = given if isinstance(given, Source) else _of(given)
         if isinstance(source, _Onnx):
             islands, outputs = islands or source.islands, tuple(outputs) or source.outputs
-            source = replace(source, islands=islands, outputs=outputs)
+            ranges = tuple(ranges) or source.ranges
+            source = replace(source, islands=islands, outputs=outputs, ranges=ranges)
         elif outputs and not isinstance(given, Loaded | Packed):  # these were read by them
             got = f"{source.title} of kind {type(source).__name__}"
             why = f"outputs: expected an ONNX model, whose values they name, got {got}"
@@ -152,10 +156,14 @@ class Packed(_Module):
 
 @dataclass(frozen=True, kw_only=True)
 class _Onnx(Source):
-    """An ONNX model; its `islands`: nodes may become islands; `outputs`: its results, if named."""
+    """An ONNX model; its `islands`: nodes may become islands; `outputs`: its results, if named.
+
+    ranges: of dynamic dimensions by name, from the least to the greatest size.
+    """
 
     islands: bool = False
     outputs: tuple[str, ...] = ()
+    ranges: Ranges = ()
 
     def load(self, inputs: Inputs, context: ir.Context) -> Loaded:
         """Import the model."""
@@ -429,6 +437,7 @@ def _onnx(source: _Onnx, model: Any, inputs: Inputs, context: ir.Context) -> ir.
         ) from None
     read = partial(import_onnx, model, context=context)
     read = partial(read, islands=source.islands, outputs=source.outputs)
+    read = partial(read, ranges=dict(source.ranges))
     try:
         return read()
     except UnsupportedModel:

@@ -73,7 +73,8 @@ def travelling(job: Job) -> Job:
         return job
     if isinstance(source, OnnxModel):
         data = source.proto.SerializeToString()
-        return replace(job, source=OnnxBytes(data, islands=source.islands, outputs=source.outputs))
+        reading = {name: getattr(source, name) for name in ("islands", "outputs", "ranges")}
+        return replace(job, source=OnnxBytes(data, **reading))
     with new_context() as context, ir.Location.unknown():
         loaded = job.load(context)
         if loaded.module is None:

@@ -245,20 +245,48 @@ def along(b: Any, indices: Any, dims: Sequence[Extent], axis: int) -> Any:
     return linear
 
 
+def _unrepeated(b: Any, x: Any, indices: Any, axis: int) -> Any:
+    """Return indices without the last dimensions in which they repeat and which x has too."""
+    op: Any = getattr(indices, "owner", None)
+    dims, shape = b.dims(x), b.dims(indices)
+    if getattr(op, "name", "") != "pyc.broadcast_to":
+        return indices
+    own = b.dims(op.operands[0])
+    own, depth = (1,) * (len(shape) - len(own)) + own, len(shape)
+    while depth > axis + 1 and own[depth - 1] == 1 and shape[depth - 1] == dims[depth - 1]:
+        depth -= 1
+    return expand_to(b, reshape_to(b, op.operands[0], own[:depth]), shape[:depth])
+
+
 def take_along(b: Any, x: Any, indices: Any, axis: int) -> Any:
     """out[i, j, ...] = x[indices[i, j, ...], j, ...] for axis 0 (numpy's take_along_axis)."""
-    linear = along(b, indices, b.dims(x), axis)
-    return b.gather(b.reshape(x, shape=(-1,)), linear, axis=0)
+    indices = _unrepeated(b, x, indices, axis)
+    dims, depth = b.dims(x), b.type_of(indices).rank
+    linear = along(b, indices, dims[:depth], axis)
+    return b.gather(_merged(b, x, depth), linear, axis=0)
 
 
 def scatter_along(
     b: Any, x: Any, indices: Any, updates: Any, axis: int, reduction: str = "none"
 ) -> Any:
     """x with x[indices[i, j, ...], j, ...] replaced by updates[i, j, ...] for axis 0."""
+    indices = _unrepeated(b, x, indices, axis)
+    linear = along(b, indices, b.dims(x)[: b.type_of(indices).rank], axis)
+    return _scatter_rows(b, x, linear, updates, b.type_of(indices).rank, reduction)
+
+
+def _merged(b: Any, x: Any, depth: int) -> Any:
+    """x with its first `depth` dimensions as one."""
     dims = b.dims(x)
-    linear = b.reshape(along(b, indices, dims, axis), shape=(-1,))
-    flat = [b.reshape(v, shape=(-1,)) for v in (x, updates)]
-    return reshape_to(b, b.scatter(flat[0], linear, flat[1], reduction=reduction), dims)
+    return reshape_to(b, x, (product(dims[:depth]), *dims[depth:]))
+
+
+def _scatter_rows(b: Any, x: Any, linear: Any, updates: Any, depth: int, reduction: str) -> Any:
+    """x with rows, which its first `depth` dimensions count, replaced, or combined with updates."""
+    dims, linear = b.dims(x), b.reshape(linear, shape=(-1,))
+    given = _merged(b, updates, b.type_of(updates).rank - len(dims) + depth)
+    out = b.scatter(_merged(b, x, depth), linear, given, reduction=reduction)
+    return reshape_to(b, out, dims)
 
 
 def _linear(b: Any, indices: Any, dims: Sequence[Extent]) -> Any:
@@ -285,21 +313,16 @@ def gather_nd(b: Any, x: Any, indices: Any, depth: int, batch: int = 0) -> Any:
     for axis in range(batch):
         ramp = b.iota_like(linear, axis)
         linear = b.add(linear, _times(b, ramp, product(dims[axis + 1 : batch + depth])))
-    rest = dims[batch + depth :]
-    rows = reshape_to(b, x, (product(dims[: batch + depth]), *rest))
-    return reshape_to(b, b.gather(rows, linear, axis=0), (*places[:-1], *rest))
+    rows = b.gather(_merged(b, x, batch + depth), linear, axis=0)
+    return reshape_to(b, rows, (*places[:-1], *dims[batch + depth :]))
 
 
 def scatter_nd(
     b: Any, x: Any, indices: Any, updates: Any, depth: int, reduction: str = "none"
 ) -> Any:
     """x with x[indices[i, j]] replaced by updates[i, j], or combined with it."""
-    dims, places = b.dims(x), b.dims(indices)
-    linear = b.reshape(_linear(b, indices, dims[:depth]), shape=(-1,))
-    rest = dims[depth:]
-    rows = reshape_to(b, x, (product(dims[:depth]), *rest))
-    given = reshape_to(b, updates, (product(places[:-1]), *rest))
-    return reshape_to(b, b.scatter(rows, linear, given, reduction=reduction), dims)
+    linear = _linear(b, indices, b.dims(x)[:depth])
+    return _scatter_rows(b, x, linear, updates, depth, reduction)
 
 
 def true_places(b: Any, mask: Any) -> list[Any]:

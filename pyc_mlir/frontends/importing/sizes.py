@@ -376,9 +376,9 @@ class SizesBuilder(Builder):
 
     def floor_divmod(self, x: SymbolicSizes, y: SymbolicSizes) -> tuple[SymbolicSizes, ...]:
         """Return quotients rounded down, and remainders."""
-        pairs = _pairwise(divided, x.entries, y.entries)
-        parts = (np.frompyfunc(operator.itemgetter(i), 1, 1)(pairs) for i in (0, 1))
-        return tuple(SymbolicSizes(np.asarray(part), x.dtype) for part in parts)
+        # One by one: numpy takes a single pair for an array of two.
+        parts = (lambda a, b: divided(a, b)[0], lambda a, b: divided(a, b)[1])
+        return tuple(SymbolicSizes(_pairwise(p, x.entries, y.entries), x.dtype) for p in parts)
 
     def type_of(self, value: SymbolicSizes) -> TensorType:
         """Return the static shape and the type that the entries stand for."""

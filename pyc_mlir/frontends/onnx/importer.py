@@ -17,7 +17,7 @@ refused: a number of steps that depends on data, results collected under such a 
 steps or nodes than `_MAX_STEPS`, `_MAX_NODES`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from pyc_mlir.frontends.importing.importer import (
     Stated,
 )
 from pyc_mlir.frontends.importing.shaping import chain, extent_value, show, take
-from pyc_mlir.frontends.importing.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.importing.sizes import Dimension, Extent, SymbolicSize
 from pyc_mlir.frontends.onnx import ops as onnx_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.onnx.islands import is_tested, island
 from pyc_mlir.frontends.onnx.model import UNKNOWN_OP, PreparedModel, prepare
@@ -248,6 +248,7 @@ def import_onnx(
     model: str | Path | bytes | onnx.ModelProto, *,
     context: ir.Context | None = None, name: str = "main", islands: bool = False,
     shapes: Sequence[Any] = (), outputs: Sequence[str] = (),
+    ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> ir.Module:  # fmt: skip
     """Return the pyc module with a function `name` that computes `model`.
 
@@ -255,7 +256,8 @@ def import_onnx(
     onnx's version converter. `islands`: nodes that PyC lacks, of a tested list of operators, become
     functions that torch-mlir lowers. `shapes`: of the inputs, whose integers become the sizes of
     dynamic dimensions. `outputs`: values of the graph that are the results; what none of them needs
-    is no part of the program. Raises PycError: BAD_MODEL for a malformed model,
+    is no part of the program. `ranges`: bounds of dynamic dimensions, which decide what depends on
+    them; nothing checks calls by them here. Raises PycError: BAD_MODEL for a malformed model,
     UnsupportedModel for one with nodes that PyC lacks (all of them are listed), NATIVE_CRASH where
     the process that lowers an island ends.
     """
@@ -264,22 +266,23 @@ def import_onnx(
     active = new_context() if context is None else context
     load(active)
     with active, ir.Location.unknown():
-        return _Importer(prepared, source, islands, shapes).run(name)
+        return _Importer(prepared, source, islands, shapes, ranges or {}).run(name)
 
 
 class _Importer(_Unroller):
     """State of one import: the values of the graph by name."""
 
     def __init__(
-        self, prepared: PreparedModel, source: ModelSource, islands: bool, shapes: Sequence[Any]
-    ) -> None:
+        self, prepared: PreparedModel, source: ModelSource, islands: bool, shapes: Sequence[Any],
+        ranges: Mapping[str, tuple[int, int]],
+    ) -> None:  # fmt: skip
         self.islands = islands
         self.model = prepared.model
         self.graph = prepared.model.graph
         self.weights = prepared.weights
         self.source = source
         self.values: dict[str, Any] = {}
-        self._shapes = iter(shapes)
+        self._shapes, self._ranges = iter(shapes), ranges
         self._sizes: dict[str, int] = {}  # of dynamic dimensions, as `shapes` give them
         # The node of the model's own graph that is being imported, from 0.
         self._place = 0
@@ -340,7 +343,8 @@ class _Importer(_Unroller):
             name = dim.dim_param or f"{info.name}#{axis}"
             if axis < len(given) and isinstance(given[axis], int | np.integer):
                 self._sizes.setdefault(name, int(given[axis]))
-            dims.append(self._sizes.get(name, SymbolicSize(1, (name,))))
+            atom = Dimension(name, *self._ranges.get(name, ()))
+            dims.append(self._sizes.get(name, SymbolicSize(1, (atom,))))
         try:
             argument = Argument(info.name, pyc_dtype(tensor.elem_type), tuple(dims))
         except PycError as error:

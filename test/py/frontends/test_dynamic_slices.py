@@ -8,6 +8,7 @@ from modules import shared_context
 from onnx import helper
 from onnx_models import check, model
 
+import pyc_mlir
 from pyc_mlir.artifact.import_report import UnsupportedModel
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
@@ -154,6 +155,35 @@ def test_what_is_refused_with_dynamic_sizes_is_imported_at_those_of_the_inputs()
             Source.of(proto).load([(2, None)], context)
 
 
+def test_declared_ranges_are_bounds_of_sizes() -> None:
+    """The first min(4, n) elements are 4 of them where n is 4 or more."""
+    nodes = [
+        n("Shape", "x", "n", start=0, end=1),
+        n("Min", "n four", "k"),
+        helper.make_node("TopK", ["x", "k"], ["y", "places"], axis=0),
+        n("Less", "n four", "few"),
+        n("Where", "few zero x", "z"),
+    ]
+    weights = {"four": np.array([4]), "zero": np.zeros(1, F)}
+    proto = model(nodes, {"x": (F, ("n",))}, ["y", "z"], weights)
+    x = np.array([3, 1, 2, 5, 4], F)
+    for ends, kept in ((None, None), ((4, 9), 4), ((0, 3), None)):
+        given = x if kept else x[:3]
+        dims = None if ends is None else {"n": ends}
+        program = pyc_mlir.compile(
+            proto, dims=dims, device=pyc_mlir.Device("local-sync"), cache=False
+        )
+        assert program.artifact.signature.outputs[0].shape == (kept,)
+        top, same = program(given)
+        np.testing.assert_array_equal(top, -np.sort(-given)[:4])
+        np.testing.assert_array_equal(same, given * (len(given) >= 4))
+    with shared_context() as context:
+        free, bounded = (
+            str(import_onnx(proto, context=context, ranges=r)) for r in ({}, {"n": (4, 9)})
+        )
+    assert free.count("pyc.compare") > bounded.count("pyc.compare")
+
+
 def test_sums_of_sizes() -> None:
     length, past = (SymbolicSize(1, (name,)) for name in ("length", "past"))
     more = length + 1
@@ -223,3 +253,34 @@ def test_what_depends_on_the_agreed_size_is_a_new_one():
     first, second = dims_of([("b", "k"), ("b", 64)], lambda b, x, y: b.add(x, y))
     assert first == "b"
     assert second == 64 or second not in ("b", "k")
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_pads_to_a_multiple(mode: str) -> None:
+    """As image networks ask for: (4 - n % 4) % 4 more columns."""
+    nodes = [
+        n("Shape", "x", "n", start=1, end=2),
+        n("Mod", "n four", "over"),
+        n("Sub", "four over", "rest"),
+        n("Mod", "rest four", "more"),
+        helper.make_node("Concat", ["v0", "v0", "v0", "more"], ["pads"], axis=0),
+        n("Pad", "x pads", "y", mode=mode),
+    ]
+    proto = model(nodes, {"x": (F, (2, "n"))}, ["y"], {"four": np.array([4]), "v0": np.array([0])})
+    for size in (1, 3, 4, 9) if mode in ("constant", "edge") else (3, 4, 9):
+        x = np.random.default_rng(size).random((2, size)).astype(F)
+        with shared_context() as context:
+            found = interpret(import_onnx(proto, context=context), [x])[0]
+        np.testing.assert_array_equal(found, np.pad(x, ((0, 0), (0, -size % 4)), mode=mode))
+
+
+def test_distinct_elements_of_what_is_computed() -> None:
+    names = ["y", "first", "rank", "count"]
+    nodes = [n("Abs", "x", "a"), helper.make_node("Unique", ["a"], names)]
+    proto = model(nodes, {"x": (np.int64, ("n",))}, names, {})
+    for size in (1, 5, 40):
+        x = np.random.default_rng(size).integers(-4, 5, size)
+        with shared_context() as context:
+            found = interpret(import_onnx(proto, context=context), [x])
+        for f, w in zip(found, np.unique(np.abs(x), True, True, True), strict=True):
+            np.testing.assert_array_equal(f, w)

@@ -325,3 +325,34 @@ def test_parts_that_do_not_make_the_whole_are_an_error() -> None:
         with pytest.raises(pyc_mlir.PycError) as caught:
             program(np.ones((n, 2), np.float32))
         assert caught.value.code is ReasonCode.DIMENSION_MISMATCH
+
+
+@pytest.mark.parametrize("rows", [40, "rows"])
+def test_repeated_indices_replace_whole_rows(rows):
+    """As an exporter writes x[places] = updates: no comparison of elements, none of all rows."""
+    nodes = [
+        helper.make_node("Shape", ["u"], ["shape"]),
+        helper.make_node("Unsqueeze", ["i", "last"], ["column"]),
+        helper.make_node("Expand", ["column", "shape"], ["places"]),
+        helper.make_node("ScatterElements", ["x", "places", "u"], ["y"], axis=0),
+        helper.make_node("GatherElements", ["y", "places"], ["back"], axis=0),
+    ]
+    inputs = {
+        "x": (np.float32, (rows, 3)), "i": (np.int64, ("n",)), "u": (np.float32, ("n", 3)),
+    }  # fmt: skip
+    made = model(nodes, inputs, ["y", "back"], {"last": np.array([1])})
+    with shared_context():
+        text = str(import_onnx(made))
+    # Both by a vector of rows.
+    assert text.count("tensor<?xi64>, tensor<?x3xf32>) ->") == 1, text
+    assert text.count("x3xf32>, tensor<?xi64>) ->") == 1, text
+    values = np.random.default_rng(4)
+    program = pyc_mlir.compile(made, device=pyc_mlir.Device("local-sync"), cache=False)
+    sizes = ((40, 0), (40, 1), (40, 33), (40, 40)) if rows == 40 else ((40, 7), (1, 1), (0, 0))
+    for size, count in sizes:
+        x, u = (values.normal(size=(n, 3)).astype(np.float32) for n in (size, count))
+        i = values.permutation(size)[:count] - size * (np.arange(count) % 2)
+        wanted = x.copy()
+        wanted[i] = u
+        y, back = program(x, i, u)
+        assert np.array_equal(y, wanted) and np.array_equal(back, u)

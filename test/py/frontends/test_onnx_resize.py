@@ -169,7 +169,7 @@ def test_opset_10_shrinks_by_ceil() -> None:
         import_onnx(proto)
 
 
-@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("coordinates", COORDINATES)
 def test_any_size_of_dynamic_images(mode: str, coordinates: str) -> None:
     """Scales that are no integers, and sizes of another tensor, give what known sizes do."""
@@ -193,6 +193,8 @@ def test_any_size_of_dynamic_images(mode: str, coordinates: str) -> None:
 
 
 def test_dynamic_refusals() -> None:
-    proto = dynamic_model(IMAGE, ["n", 3, "h", "w"], scales=(1, 1, 1.5, 1), mode="cubic")
+    proto = dynamic_model(
+        IMAGE, ["n", 3, "h", "w"], scales=(1, 1, 1.5, 1), mode="cubic", antialias=1
+    )
     with pytest.raises(PycError, match="a dynamic, empty or too large axis"):
         import_onnx(proto)

@@ -332,6 +332,8 @@ class TestSources:
         sources = self.sources(tmp_path)
         first = sources.contents(Source.of(path))
         assert first is not None and len(first.states) == 2
+        ranged = sources.contents(Source.of(path, ranges=(("n", (1, 8)),)))
+        assert ranged is not None and ranged != first
         (tmp_path / "weights.bin").write_bytes(bytes(4096))
         second = sources.contents(Source.of(path))
         assert second is not None and second.digests[0] == first.digests[0]

@@ -453,7 +453,7 @@ def resize(
     dims = b.dims(x)
     computed = (a for a, t in targets.items() if SymbolicSize in map(type, (t.size, dims[a])))
     for axis in [a for a in computed if targets[a].size != -1]:
-        x = _along(b, x, axis, targets.pop(axis), mode, coordinates, rounding)
+        x = _along(b, x, axis, targets.pop(axis), form, rounding)
     how = {"mode": mode, "coordinates": coordinates, "rounding": rounding}
     for layout, spatial in (("NCHW", (2, 3)), ("NHWC", (1, 2))):
         if rank == 4 and set(targets) <= set(spatial):
@@ -534,14 +534,17 @@ def _sized(size: Extent, wanted: Extent) -> _Target | None:
     return _Target(wanted, None)
 
 
-def _along(
-    b: Any, x: Any, axis: int, target: _Target, mode: str, coordinates: str, rounding: str
-) -> Any:
-    """x resized along one axis to a size known at run time: gathers, weighted if `mode` is linear.
+def _along(b: Any, x: Any, axis: int, target: _Target, form: _Resizing, rounding: str = "") -> Any:
+    """x resized along one axis to a size known at run time: gathers, weighted but for `nearest`.
 
     The coordinates are those of dialects/ops/resize.py, in f64.
     """
-    wide, rank, size = DTYPES["f64"], b.type_of(x).rank, b.dims(x)[axis]
+    coordinates, rank, size = (
+        form.coordinate_transformation_mode,
+        b.type_of(x).rank,
+        b.dims(x)[axis],
+    )
+    wide = DTYPES["f64"]
     before, after = (b.cast(extent_value(b, d), dtype=wide) for d in (size, target.size))
     place = b.cast(vector(b, target.size), dtype=wide)
     ratio = b.div(after, b.maximum(before, 1.0))
@@ -561,14 +564,20 @@ def _along(
         inside = b.minimum(b.maximum(places, 0.0), b.sub(before, 1.0))
         return b.gather(x, b.cast(inside, dtype=I64), axis=axis)
 
-    if mode == "nearest":
+    if form.mode == "nearest":
         return taken(_ROUNDED[rounding](b, u))
     below = b.floor(u)
     acc = accumulator(b.type_of(x).dtype)
     part = b.align(b.cast(b.sub(u, below), dtype=acc), axis, rank)
-    near, far = (b.convert(taken(p), acc) for p in (below, b.add(below, 1.0)))
-    out = b.add(b.mul(near, b.sub(1.0, part)), b.mul(far, part))
-    return b.convert(out, b.type_of(x).dtype)
+    shares = {0.0: b.sub(1.0, part), 1.0: part}
+    if form.mode == "cubic":
+        a, shares = form.cubic_coeff_a, {}
+        for step in (-1.0, 0.0, 1.0, 2.0):
+            d = b.abs(b.sub(part, step))
+            terms = (a, -5 * a, 8 * a, -4 * a) if step in (-1.0, 2.0) else (a + 2, -a - 3, 0.0, 1.0)
+            shares[step] = reduce(lambda y, term: b.add(b.mul(y, d), term), terms[1:], terms[0])
+    parts = (b.mul(b.convert(taken(b.add(below, s)), acc), w) for s, w in shares.items())
+    return b.convert(reduce(b.add, parts), b.type_of(x).dtype)
 
 
 _ROUNDED: dict[str, Callable[[Any, Any], Any]] = {
@@ -627,6 +636,10 @@ def _by_matrices(
     for axis, target in sorted(targets.items()):
         size, out_size, scale = type_.shape[axis], target.size, target.scale
         known = isinstance(size, int) and isinstance(out_size, int)
+        if not (known or form.antialias or form.exclude_outside or how == _CROP):
+            made = int(scale or 0) * b.dims(out)[axis] if out_size == -1 else out_size
+            out = _along(b, out, axis, _Target(made, scale), form)
+            continue
         if not known or scale is None or not 0 < size * out_size <= _MAX_ENTRIES:
             raise unsupported("a dynamic, empty or too large axis: expected static sizes")
         u = _places(n, how, axes, axis, size, target)

@@ -15,6 +15,7 @@ import onnx.reference
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.functions import accumulated
+from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64, lowest
 from pyc_mlir.frontends.importing.errors import unsupported
 from pyc_mlir.frontends.importing.shaping import (
@@ -36,7 +37,6 @@ from pyc_mlir.frontends.importing.sizes import SymbolicSize, bounds, extremum
 from pyc_mlir.frontends.onnx.ops.node import (
     MAX_WRITTEN,
     Extents,
-    Known,
     Number,
     OnnxNode,
     Operand,
@@ -293,14 +293,34 @@ def _number_in_group(b: Any, stays: Any, groups: Any) -> Any:
 
 
 @node("Unique")
-def unique(b: Any, x: Known, *, axis: int | None = None, sorted: int = 1) -> Any:
+def unique(n: OnnxNode, x: Operand, *, axis: int | None = None, sorted: int = 1) -> Any:
     """Return distinct values or slices, in order or as they come; first places, ranks, counts."""
+    if not isinstance(x, np.ndarray):
+        return _unique(n.b, n.x(0), axis, bool(sorted))
     values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
     if not sorted:
         order = np.argsort(first)
         values = np.take(values, order, axis=axis or 0)
         first, counts, inverse = first[order], counts[order], np.argsort(order)[inverse]
     return values, *(v.reshape(-1).astype(np.int64) for v in (first, inverse, counts))
+
+
+def _unique(b: Any, x: Any, axis: int | None, ordered: bool) -> Any:
+    """Find the same of a vector that the program computes: where a sorted one changes."""
+    if not ordered or (axis is not None and b.type_of(x).rank != 1):
+        raise unsupported(
+            "slices, or `sorted` = 0, of what is computed: expected elements in order"
+        )
+    x = b.reshape(x, shape=(-1,))
+    order = b.argsort(x)
+    values, place = b.gather(x, order), b.iota_like(order, 0)
+    before = b.gather(values, b.maximum(b.sub(place, 1), 0))
+    new = b.or_(b.eq(place, 0), b.ne(values, before))
+    starts, ranks = b.nonzero(new), b.sub(b.cumulative(b.cast(new, dtype=I64), axis=0), 1)
+    ends = b.concat(starts, b.reshape(b.size(x, 0), shape=(1,)), axis=0)
+    counts = b.sub(take(b, ends, 0, 1, END), starts)
+    firsts = b.gather(order, starts)
+    return b.gather(values, starts), firsts, b.scatter(ranks, order, ranks), counts
 
 
 @node("MelWeightMatrix")

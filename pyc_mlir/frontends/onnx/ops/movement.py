@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir import divisions
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.dialects.types import I64
@@ -15,9 +16,11 @@ from pyc_mlir.frontends.importing.shaping import (
     chain,
     cut,
     expand_to,
+    extent_value,
     merge,
     product,
     reshape_to,
+    show,
     split,
     take,
     vector,
@@ -286,10 +289,10 @@ def _bound(value: int, inward: bool) -> int:
 
 @node("Pad")
 def pad(
-    n: OnnxNode, x: Any, pads: Ints, constant_value: Operand = None, axes: Ints = None, *,
+    n: OnnxNode, x: Any, pads: Extents, constant_value: Operand = None, axes: Ints = None, *,
     mode: str = "constant",
 ) -> Any:  # fmt: skip
-    """Pad by pyc.pad (negative pads cut) for constants; other modes gather known indices."""
+    """Pad by pyc.pad (negative pads cut) for constants, join dynamic pads; other modes gather."""
     b, rank = n.b, n.b.type_of(x).rank
     axes = range(rank) if axes is None else axes
     if len(pads) != 2 * len(axes):
@@ -299,12 +302,19 @@ def pad(
         low[axis % rank], high[axis % rank] = pads[i], pads[len(axes) + i]
     if mode != "constant":
         return _pad_by_index(b, x, low, high, mode)
+    known = constant_value is None or isinstance(constant_value, np.ndarray)
+    value = n.scalar(2, "constant_value") if known and constant_value is not None else 0
+    for axis, ends in enumerate(zip(low, high, strict=True)):
+        if SymbolicSize in map(type, ends):
+            dims, fill = b.dims(x), b.scalar(value, x) if known else b.reshape(n.x(2), shape=())
+            if min(bounds(end)[0] for end in ends) < 0:
+                raise unsupported(f"pads {show(ends)}, which may cut: expected none below 0")
+            sides = [expand_to(b, fill, (*dims[:axis], e, *dims[axis + 1 :])) for e in ends]
+            x, low[axis], high[axis] = chain(b, [sides[0], x, sides[1]], axis), 0, 0
     if min(*low, *high, 0) < 0:
         from_, to = tuple(max(0, -p) for p in low), tuple(p if p < 0 else END for p in high)
         x = b.slice(x, starts=from_, stops=to, steps=(1,) * rank)
     ends = {"low": tuple(max(0, p) for p in low), "high": tuple(max(0, p) for p in high)}
-    known = constant_value is None or isinstance(constant_value, np.ndarray)
-    value = n.scalar(2, "constant_value") if known and constant_value is not None else 0
     # pyc.pad has a float, which not every 64-bit integer is.
     if not known or (isinstance(value, int) and int(float(value)) != value):
         inside = b.constant(np.array(True))
@@ -315,19 +325,32 @@ def pad(
 
 def _pad_by_index(b: Any, x: Any, low: list[int], high: list[int], mode: str) -> Any:
     """edge, reflect and wrap: for each axis the indices that numpy's pad gives."""
-    if mode not in ("edge", "reflect", "wrap") or min(*low, *high, 0) < 0:
-        raise unsupported(f"mode {mode!r} with pads {low}, {high}")
+    if mode not in ("edge", "reflect", "wrap") or any(bounds(p)[0] < 0 for p in (*low, *high)):
+        raise unsupported(f"mode {mode!r} with pads {show(low)}, {show(high)}")
     for axis, (before, after) in enumerate(zip(low, high, strict=True)):
-        size = b.type_of(x).shape[axis]
-        if not before and not after:
+        size = b.dims(x)[axis]
+        if before == 0 == after:
             continue
-        if size is None:
-            raise unsupported(f"mode {mode!r} on a dynamic dimension: expected a static one")
+        if SymbolicSize in map(type, (size, before, after)):
+            x = b.gather(x, _turned(b, size, before, after, mode), axis=axis)
+            continue
         if size + before + after > MAX_WRITTEN:
             raise unsupported(f"mode {mode!r} with more than {MAX_WRITTEN} indices along an axis")
         index = np.pad(np.arange(size), (before, after), mode=mode)  # type: ignore[call-overload]
         x = b.gather(x, b.constant(index.astype(np.int64)), axis=axis)
     return x
+
+
+def _turned(b: Any, size: Extent, before: Extent, after: Extent, mode: str) -> Any:
+    """Return the same indices for sizes known at run time."""
+    length, last = extent_value(b, size), extent_value(b, size - 1)
+    place = b.sub(vector(b, size + before + after), extent_value(b, before))
+    if mode == "edge":
+        return b.minimum(b.maximum(place, 0), last)
+    if mode == "wrap":
+        return divisions.remainder(b, place, length)
+    turn = divisions.remainder(b, place, b.maximum(b.mul(last, 2), 1))
+    return b.sub(last, b.abs(b.sub(last, turn)))
 
 
 @node("Gather")

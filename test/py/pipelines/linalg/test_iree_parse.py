@@ -188,7 +188,9 @@ def is_loose(value: ir.Value) -> bool:
     if op.name in CLAMPS or op.name == "tensor.dim":
         return False
     if op.name == "tensor.extract":
-        return isinstance(op.operands[0].owner, ir.Block)
+        # What the loop of a sort carries is a permutation.
+        source = op.operands[0].owner
+        return isinstance(source, ir.Block) and source.owner.name != "scf.for"
     return any(map(is_loose, list(op.operands)[op.name == "arith.select" :]))
 
 
