@@ -26,12 +26,13 @@ from pyc_mlir.dialects.ops.quantized import BYTES
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.driver.base import PassContext, Relation, option
 from pyc_mlir.pipelines.kernels.families.window import MOST_PARTS, takes_channels
+from pyc_mlir.pipelines.kernels.lang.narrow import has_tables
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.graph import BlockGraph
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, is_unused
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import MOST_BINDINGS
-from pyc_mlir.pipelines.target.work import F32
+from pyc_mlir.pipelines.target.work import F32, sizes
 
 _FAMILIES = ("conv", "depthwise", "pool")
 
@@ -110,14 +111,17 @@ class FusionGraph(BlockGraph):
         seen: Counter[str] | None = None,
         copies: bool = True,
         windows: bool = True,
+        tables: bool = False,
     ) -> None:
         """Read a block; `seen` is shared by the functions of a module, as `OpIds` says.
 
         `copies`: a concatenation that extends another one, which others need too, has a copy of it,
         and is none of its users. `windows`: kernels of windows read parts of images in place of
-        their concatenation: what they take so has a copy of it too.
+        their concatenation: what they take so has a copy of it too. `tables`: a kernel looks up
+        what follows from one byte.
         """
         super().__init__(function)
+        self.tables = tables
         self.ids = OpIds(function, seen)
         self.names = [self.name(i) for i in range(len(self.ops))]
         results = [self.result(i) for i in range(len(self.ops))]
@@ -136,14 +140,20 @@ class FusionGraph(BlockGraph):
         for i in self.shared:
             self.users[i] = [user for user in self.users[i] if not self.extends(i, user)]
 
-    def inputs(self, members: Sequence[int]) -> int:
-        """Return how many values from outside the members use."""
-        return len({n for i in members for n in self.reads[i]} - {self.makes[i] for i in members})
+    def outside(self, members: Sequence[int]) -> set[int]:
+        """Return the values from elsewhere that the members use."""
+        return {n for i in members for n in self.reads[i]} - {self.makes[i] for i in members}
 
     def is_narrow(self, i: int) -> bool:
         """Return whether an op's result is bytes."""
         type_ = self.result(i)
         return type_ is not None and type_.dtype in BYTES
+
+    def is_table(self, members: Sequence[int]) -> bool:
+        """Return whether a result of bytes follows from one byte each, and a kernel looks it up."""
+        types = map(self.type, self.outside(members))
+        wide = [t.dtype for t in types if sizes(t.shape) != 1]
+        return self.tables and self.is_narrow(members[-1]) and len(wide) == 1 and wide[0] in BYTES
 
     def escapes(self, members: Sequence[int]) -> list[int]:
         """Return the members whose results are used outside."""
@@ -216,7 +226,8 @@ class Fuse:
         for function in functions_of(module):
             # Where a kernel joins all parts at once.
             copies = context.kernels.take("concat") and not refuse_narrow(context.target)
-            graph = FusionGraph(function, seen, copies, reads_parts(context))
+            tables = context.kernels.take("int8_elementwise") and has_tables(context.target)
+            graph = FusionGraph(function, seen, copies, reads_parts(context), tables)
             for group in plan(graph, context.choices, self.max_ops):
                 groups += 1
                 fused += len(group.members)
@@ -277,7 +288,7 @@ class _Planner:
         graph, reach = self.graph, self._forward(start)
         legal = self._of_anchor(start, reach) if graph.anchor(start) else self._of_cluster(reach)
         if graph.names[start] != "concat":  # Its parts are copied one by one.
-            legal = [c for c in legal if graph.inputs(c) <= _MOST_READ]
+            legal = [c for c in legal if len(graph.outside(c)) <= _MOST_READ]
         follows = len(reach) > 1 or any(graph.elementwise[u] for u in graph.users[start])
         if not legal and not follows:
             return (start,)
@@ -321,6 +332,8 @@ class _Planner:
         prefixes = (reach[:n] for n in range(len(reach), 1, -1))
         grown = [self._with_producers(c, most) for c in prefixes]
         legal = [c for c in grown if graph.escapes(c) == [c[-1]]]
+        # What follows a table is a group of its own.
+        legal = legal[next((n for n, c in enumerate(legal) if graph.is_table(c)), 0) :]
 
         def lacks(group: Group) -> bool:
             return len(group) == most and len(self._with_producers(group, most + 1)) > most

@@ -7,7 +7,9 @@ caches go past them.
 ``int8_elementwise`` is the same to or from quantized tensors: what lies between them and is no
 product, as dequantization, residual additions, quantization, also by a scale that is known at run
 time only. Bytes become f32 where they are loaded, exactly; the program is the group's own, in f32;
-a result of bytes is rounded and cut as the group says, four vectors at once (`narrow.py`).
+a result of bytes is rounded and cut as the group says, four vectors at once (`narrow.py`). Where
+each byte of the result depends on one byte of x alone, as between an activation's quantized ends,
+the kernel computes the 256 results first and looks them up.
 """
 
 import math
@@ -24,7 +26,13 @@ from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.pipelines.kernels.knobs import UNROLLS, KernelKnobs, knob, known, parts_of
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.narrow import BOUNDS, NARROW, Narrow
+from pyc_mlir.pipelines.kernels.lang.narrow import (
+    BOUNDS,
+    NARROW,
+    Narrow,
+    has_tables,
+    looked_up,
+)
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
 from pyc_mlir.pipelines.kernels.match import (
@@ -61,6 +69,8 @@ _LARGEST: Mapping[str, Callable[..., float]] = {
     "round": lambda a: a + 1,
 }
 _HUGE = 1e38
+# Operations of f32 in whose time a byte is looked up.
+_LOOKING_FLOPS = 4
 _MOST_READ = 1 << 24  # numbers of a constant
 # Whole numbers below it are exact in f32.
 _EXACT = 1 << 24
@@ -202,6 +212,29 @@ class ByteElementwise(Elementwise, family="int8_elementwise"):
         alike = {o.name for o in self.operands() if o.dtype == self.result}
         return tuple(pair for pair in super()._in_place() if pair[1] in alike)
 
+    def is_looked_up(self, target: Target) -> bool:
+        """Return whether a byte of y follows from one of x, and the target has quick tables."""
+        alone = not any(read.down or read.along for read in self.program.reads)
+        return alone and {self.dtypes[0], self.result} <= {*BOUNDS} and has_tables(target)
+
+    def _body(self, k: Build, memory: Mapping[str, Memory]) -> None:
+        if not self.is_looked_up(k.target):
+            return super()._body(k, memory)
+        x, y = memory["x"], memory["y"]
+        apply = InKernel.of(k, self.program, "read", memory).row(Index.of(0))
+        nowhere = Lanes(Index.of(0))
+        table = self.narrow.table(k, lambda own: apply(own, nowhere), self.dtypes[0] == "i8")
+        start, length = self._share_of_columns(k, x.shape[1])
+        with k.range(*self._part(k, 1)) as i:
+
+            @k.blocks(length, min(self.unroll, 4))
+            def _(places: Sequence[Lanes]) -> None:
+                at = places[0].moved(start)
+                own = x.ints(i, at, lanes=len(places) * k.lanes, bits=8)
+                y.store_as(looked_up(table, own).value, i, at.start, mask=at.mask)
+
+        return None
+
     def _store(
         self, k: Build, y: Memory, i: Index, made: Iterator[tuple[Lanes, Vector]], streaming: bool
     ) -> None:
@@ -220,6 +253,8 @@ def _cost(knobs: Elementwise, target: Target, sizes: Mapping[str, int]) -> Cost:
     traffic = sum(o.nbytes for o in knobs.operands())
     if isinstance(knobs, ByteElementwise):
         flops = (knobs.program.flops + 1) * rows * columns
+        if knobs.is_looked_up(target):
+            flops = _LOOKING_FLOPS * rows * columns
     else:
         lanes = target.vector_bytes // 4
         flops = knobs.program.flops * rows * -(-columns // lanes) * lanes

@@ -5,7 +5,7 @@ A program that ends with ``round(v) + point`` and a conversion to bytes loses th
 integers, and packing them saturates. On x86 up to four vectors are packed into one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory, Place
@@ -15,6 +15,7 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     Ints,
     Mask,
     Vector,
+    arith,
     int_vector,
     larger,
     llvm,
@@ -22,12 +23,32 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     smaller,
     where,
 )
+from pyc_mlir.pipelines.target.target import Target
 
 BOUNDS = {"i8": (-128.0, 127.0), "ui8": (0.0, 255.0)}
 # Above what a byte holds, below what 32-bit integers do.
 _HIGH = 2.0**30
 _PREFIX = {8: "llvm.x86.avx2", 16: "llvm.x86.avx512"}
 _SUFFIX = {8: "", 16: ".512"}
+BYTE_VALUES = 256
+_TABLE_LANES = 64
+
+
+def has_tables(target: Target) -> bool:
+    """Return whether the target looks bytes up in registers (AVX-512 VBMI)."""
+    return target.vector_bytes == _TABLE_LANES and "avx512vbmi" in target.needs
+
+
+def looked_up(table: Sequence[Ints], index: Ints) -> Ints:
+    """Return at each byte of `index` that of a table (`Narrow.table`); of 64 bytes or fewer."""
+    wide = index.part([n % index.lanes for n in range(_TABLE_LANES)])
+    name, below = "llvm.x86.avx512.vpermi2var.qi.512", arith.CmpIPredicate.slt
+    low, high = (
+        llvm.call_intrinsic(wide.value.type, name, [a.value, wide.value, b.value], [], [])
+        for a, b in (table[:2], table[2:])
+    )
+    upper = arith.cmpi(below, wide.value, Ints.of(0, _TABLE_LANES, 8).value)
+    return Ints(arith.select(upper, high, low)).part(list(range(index.lanes)))
 
 
 @dataclass(frozen=True)
@@ -91,6 +112,12 @@ class Narrow:
             memory.store_as(packed.value, *head, start + at * lanes, mask=cut)
             at, left = at + number, left - wide
         return None
+
+    def table(self, k: Build, apply: Callable[[Vector], Vector], signed: bool) -> list[Ints]:
+        """Return what a program makes of each byte, by the bits of the byte, in four registers."""
+        numbers = [n - BYTE_VALUES * (signed and n > 127) for n in range(BYTE_VALUES)]
+        made = [apply(Vector.holding(numbers[n : n + 16])) for n in range(0, BYTE_VALUES, 16)]
+        return [self._packed(k, made[n : n + 4]) for n in range(0, 16, 4)]
 
     def _packed(self, k: Build, values: Sequence[Vector]) -> Ints:
         lanes = k.lanes

@@ -5,7 +5,7 @@ even integer, shifted by the zero point and cut to the range of the element type
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Signature, signature
 from typing import Any
 
@@ -217,7 +217,8 @@ def qlinear_binary(n: OnnxNode, x: Quantized, y: Quantized, scale: Any, point: A
     if n.op == "QLinearAdd":
         parts = [b.mul(b.cast(v.shifted(), dtype=_F32), b.div(v.scale, scale)) for v in (x, y)]
         return _rounded(b, b.add(*parts), point, dtype)
-    whole = b.cast(b.mul(x.shifted(), y.shifted()), dtype=_F32)
+    # Exact: whole numbers below 2^16.
+    whole = b.mul(*(b.cast(v.shifted(), dtype=_F32) for v in (x, y)))
     total = b.mul(whole, b.div(b.mul(x.scale, y.scale), scale))
     if point is not None:  # onnxruntime rounds this after the zero point was added.
         total = b.add(total, b.cast(point, dtype=_F32))
@@ -231,7 +232,7 @@ def qgemm(
 ) -> Any:  # fmt: skip
     """alpha * A' @ B' + C of quantized matrices; quantized, or f32 without an output scale."""
     lhs, rhs = (
-        swap_last(b, v.shifted(0)) if transposed else v.shifted(1)
+        (replace(v, value=swap_last(b, v.value)) if transposed else v).shifted(1)
         for v, transposed in ((x, transA), (y, transB))
     )
     whole = b.matmul(lhs, rhs)

@@ -1,5 +1,7 @@
 """Elementwise kernels, of floats and bytes: parts, writes past the caches, what groups become."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from kernel_runs import Kernels, targets
@@ -17,6 +19,7 @@ from pyc_mlir.pipelines.kernels.families.elementwise import (
     Elementwise,
     in_floats,
 )
+from pyc_mlir.pipelines.kernels.lang.narrow import NARROW, has_tables
 from pyc_mlir.pipelines.kernels.lang.pointwise import (
     COLUMN,
     FULL,
@@ -27,7 +30,7 @@ from pyc_mlir.pipelines.kernels.lang.pointwise import (
 )
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
-from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.device import Device, host_cpu
 
 DOUBLE = Pointwise((), (2.0,), (PointwiseStep("mul", (0, 1)),))
 ADD_ROW = Pointwise((ROW,), (), (PointwiseStep("add", (0, 1)),))
@@ -227,6 +230,56 @@ def test_a_residual_addition_of_bytes_is_exact():
     assert any(d.chosen.startswith("int8_elementwise:") for d in program.artifact.decisions)
     pairs = np.random.default_rng(0).integers(0, 256, (2, 40, 100)).astype(np.uint8)
     np.testing.assert_array_equal(program(*pairs), model(*pairs))
+
+
+def saturated(x, dtype):
+    """What a program's cast does: the nearest bound beyond the range."""
+    return np.clip(x, np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)
+
+
+def gate(x, dtype, result, cast):
+    """A hard-swish between bytes, in the steps of quantizers; its floats."""
+    least = np.iinfo(dtype).min
+    own = (x.astype(np.int32) - np.int32(13)).astype(np.float32) * np.float32(0.06)
+    part = np.clip(own * np.float32(1 / 6) + np.float32(0.5), np.float32(0), np.float32(1))
+    part = cast(np.round(part / np.float32(0.004)) + np.float32(least), dtype)
+    part = (part.astype(np.int32) - np.int32(least)).astype(np.float32) * np.float32(0.004)
+    made = cast(np.round(own * part / np.float32(0.05)) + np.float32(9), result)
+    return (made.astype(np.int32) - np.int32(5)).astype(np.float32) * np.float32(0.5)
+
+
+@pytest.mark.parametrize("shape", [(None, 37), (33, None)], ids=str)
+@pytest.mark.parametrize("names", [("ui8", "ui8"), ("i8", "ui8"), ("ui8", "i8")], ids=str)
+def test_bytes_of_bytes_are_looked_up(names, shape):
+    dtype, result = (DTYPES[n] for n in names)
+
+    def model(x):
+        return gate(x, dtype, result, lambda v, kind: v.astype(kind))
+
+    program = compile(model, [TensorSpec(names[0], *shape)], device=Device("local-sync"))
+    chosen = [d.chosen for d in program.artifact.decisions if d.chosen.startswith("int8_elem")]
+    # The table is a group of its own.
+    assert len(chosen) == 1 + has_tables(Target.named("cpu").on(host_cpu())), chosen
+    values = np.arange(256).astype(dtype)
+    for size in (0, 1, 9, 10, 37, 200):
+        count = [d or size for d in shape]
+        x = np.resize(np.random.default_rng(size).permutation(values), count)
+        np.testing.assert_array_equal(program(x), gate(x, dtype, result, saturated))
+
+
+def test_a_table_is_cheaper_than_its_program():
+    steps = tuple(PointwiseStep("mul", (n, 1)) for n in (0, *range(2, 22)))
+    program = Pointwise((), (2.0,), steps)
+    target = replace(Target.named("cpu-avx512"), host_features=frozenset({"avx512vbmi"}))
+    narrow = replace(NARROW, dtype="ui8")
+    knobs = ByteElementwise(1, 1 << 20, program, dtypes=("i8",), result="ui8", narrow=narrow)
+    assert knobs.is_looked_up(target)
+    assert INT8.cost(knobs, target, {}).seconds < INT8.cost(knobs, AVX2, {}).seconds / 2
+    for others in ({"result": "f32"}, {"dtypes": ("f32",)}, {"dtypes": ("i8", "f32")}):
+        reads = (FULL,) * (len(others.get("dtypes", ())) - 1)
+        steps = (PointwiseStep("neg", (0,)),)
+        other = replace(knobs, program=Pointwise(reads, (), steps), **others)
+        assert not other.is_looked_up(target)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
