@@ -157,6 +157,39 @@ def test_products_of_integers_are_the_same_operations(zero):
     np.testing.assert_array_equal(program(x), wide @ (w.astype(np.int32) - zero))
 
 
+def microsoft(op, operands, weights, **attributes):
+    """A model of one of onnxruntime's quantized ops, x [32, 64] -> y."""
+    made = helper.make_node(op, operands.split(" "), ["y"], domain="com.microsoft", **attributes)
+    source = model([made], weights, (32, 64), (("y", TensorProto.UINT8),))
+    source.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return source
+
+
+def test_transposed_weights_of_qgemm_are_columns_of_a_product_of_bytes():
+    w = np.random.default_rng(0).integers(-128, 128, (6, 64)).astype(np.int8)
+    points = {"zx": np.uint8(ZX), "zw": np.zeros(6, np.int8), "zy": np.uint8(ZY)}
+    weights = {"w": w, "sx": SX, "sw": SW, "sy": SY, **points}
+    # Two blanks: there is no bias.
+    source = microsoft("QGemm", "x sx zx w sw zw  sy zy", weights, transB=1)
+    program, x = compiled(source), image_of(source)
+    assert composites(program) == ["integer_matmul"]
+    assert any(d.chosen.startswith("int8:") for d in program.artifact.decisions)
+    sums = (x.astype(np.int32) - ZX) @ w.astype(np.int32).T
+    found = np.round(sums.astype(np.float32) * (SX * SW / SY)) + np.float32(ZY)
+    np.testing.assert_array_equal(program(x), np.clip(found, 0, 255).astype(np.uint8))
+
+
+def test_products_of_qlinear_mul_have_a_kernel():
+    weights = {"sx": SX, "zx": np.uint8(ZX), "sy": SY, "zy": np.uint8(ZY)}
+    weights["w"] = np.random.default_rng(0).integers(0, 256, (32, 64)).astype(np.uint8)
+    source = microsoft("QLinearMul", "x sx zx w sx zx sy zy", weights)
+    program, x = compiled(source), image_of(source)
+    assert any(d.chosen.startswith("int8_elementwise:") for d in program.artifact.decisions)
+    whole = (x.astype(np.int32) - ZX) * (weights["w"].astype(np.int32) - ZX)
+    found = np.round(whole.astype(np.float32) * (SX * SX / SY) + np.float32(ZY))
+    np.testing.assert_array_equal(program(x), np.clip(found, 0, 255).astype(np.uint8))
+
+
 @pytest.mark.parametrize("groups", [1, 6])
 def test_convolutions_of_unsigned_weights_are_those_of_their_parts(groups):
     """As `quantize_dynamic` makes them: 0, 255 and the zero point are among the weights."""
