@@ -12,9 +12,7 @@ each byte of the result depends on one byte of x alone, as between an activation
 the kernel computes the 256 results first and looks them up.
 """
 
-import math
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -26,13 +24,7 @@ from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.pipelines.kernels.knobs import UNROLLS, KernelKnobs, knob, known, parts_of
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand, in_type
 from pyc_mlir.pipelines.kernels.lang.language import HALVES, LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.narrow import (
-    BOUNDS,
-    NARROW,
-    Narrow,
-    has_tables,
-    looked_up,
-)
+from pyc_mlir.pipelines.kernels.lang.narrow import BOUNDS, NARROW, Narrow, has_tables
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
 from pyc_mlir.pipelines.kernels.match import (
@@ -47,7 +39,7 @@ from pyc_mlir.pipelines.kernels.registry import Family, refuse_narrow
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import F32, Input, Work, WorkOp, float_type, nominal, sizes
+from pyc_mlir.pipelines.target.work import F32, Input, Work, WorkOp, float_type, nominal
 
 # Numbers of a workgroup where the size is not known, and those that one core does alone.
 _PART = 1 << 16
@@ -59,19 +51,8 @@ _WORTH_FLOATS, _WORTH_BYTES = 1 << 15, 1 << 10
 _NARROW = 8
 _BYTES = tuple(BOUNDS)
 _BOUNDS = {DTYPES[n]: n for n in BOUNDS}
-# By op, the largest size of a result, from those of the operands.
-_LARGEST: Mapping[str, Callable[..., float]] = {
-    **dict.fromkeys(("add", "sub"), operator.add),
-    **dict.fromkeys(("maximum", "minimum"), max),
-    **dict.fromkeys(("neg", "abs"), lambda a: a),
-    **dict.fromkeys(("erf", "tanh"), lambda a: 1.0),
-    "mul": operator.mul,
-    "round": lambda a: a + 1,
-}
-_HUGE = 1e38
 # Operations of f32 in whose time a byte is looked up.
 _LOOKING_FLOPS = 4
-_MOST_READ = 1 << 24  # numbers of a constant
 # Whole numbers below it are exact in f32.
 _EXACT = 1 << 24
 
@@ -231,7 +212,7 @@ class ByteElementwise(Elementwise, family="int8_elementwise"):
             def _(places: Sequence[Lanes]) -> None:
                 at = places[0].moved(start)
                 own = x.ints(i, at, lanes=len(places) * k.lanes, bits=8)
-                y.store_as(looked_up(table, own).value, i, at.start, mask=at.mask)
+                y.store_as(table(own).value, i, at.start, mask=at.mask)
 
         return None
 
@@ -349,22 +330,12 @@ def in_floats(work: Work) -> InFloats | None:
     return InFloats(Work(tuple(floats.inputs), tuple(floats.nodes), work.readers), dtypes, result)
 
 
-def _divided(least: float, size: float, _: float) -> float:
-    return size / least
-
-
-def _largest(source: Input) -> float:
-    if source.array is None:
-        return 255.0 if source.type.dtype in _BOUNDS else math.inf
-    return source.magnitude if (sizes(source.type.shape) or 0) <= _MOST_READ else math.inf
-
-
 class _Floats:
     """A group on f32 under construction: `values` are those of the first one, by their numbers.
 
-    `whole` are values that hold whole numbers, `finite` those without infinities and NaN, both with
-    the largest size; `rounded` are values of f32 that hold whole numbers of any size. `bounds` are
-    the inputs that hold the bounds of bytes, where there are casts to bytes before the last op.
+    `whole` are values that hold whole numbers, with the largest size; `rounded` are values of f32
+    that hold whole numbers of any size. `bounds` are the inputs that hold the bounds of bytes,
+    where there are casts to bytes before the last op.
     """
 
     def __init__(self, work: Work) -> None:
@@ -378,8 +349,6 @@ class _Floats:
                 array = partial(np.full, (), bound, np.float32)
                 self.inputs.append(Input(TensorType((), F32), array))
         self.rounded: set[int] = set()
-        sizes = ((v, _largest(i)) for v, i in enumerate(work.inputs) if self.bounds)
-        self.finite = {v: size for v, size in sizes if size < _HUGE}
         bytes_ = [DTYPES[n] for n in _BYTES]
         given = enumerate(i.type.dtype for i in work.inputs)
         self.values = {v: v for v, d in given if d == F32 or d in bytes_}
@@ -397,7 +366,6 @@ class _Floats:
         if node.name == "cast" and node.type.dtype in _BOUNDS:
             return self._bound(number, node, x)
         if node.name == "cast" and x in self.whole:
-            self.finite[number] = self.whole[x]
             if node.type.dtype == DTYPES["i32"]:
                 self.whole[number] = self.whole[x]
             elif node.type.dtype != F32:
@@ -418,21 +386,13 @@ class _Floats:
         return len(self.inputs) + len(self.nodes) - 1
 
     def _know(self, number: int, node: WorkOp) -> None:
-        """Note whether a result is finite, and whether it is of whole numbers."""
+        """Note whether a result is of whole numbers."""
         if not self.bounds:
             return
         x, *others = node.operands
         inputs = [self.work.inputs[v] for v in others if self.work.is_constant(v)]
         constants = [source.array() for source in inputs if source.array is not None]
-        known = len(constants) == len(others)
-        rule = _LARGEST.get(node.name)
-        if node.name == "div" and known and (low := np.abs(constants[0]).min(initial=math.inf)):
-            rule = partial(_divided, float(low))
-        if rule is not None and self.finite.keys() >= set(node.operands):
-            size = rule(*(self.finite[v] for v in node.operands))
-            if size < _HUGE:
-                self.finite[number] = size
-        shifted = node.name == "add" and x in self.rounded and known
+        shifted = node.name == "add" and x in self.rounded and len(constants) == len(others)
         if node.name == "round" or (shifted and all((np.rint(c) == c).all() for c in constants)):
             self.rounded.add(number)
 
@@ -441,18 +401,19 @@ class _Floats:
         if x not in self.rounded:
             return False
         low, high = (self.bounds[b] for b in BOUNDS[_BOUNDS[node.type.dtype]])
-        own = self.values[x]
-        held = self._add(replace(node, name="maximum", params={}), [own, low])
+        own, zero = self.values[x], self.bounds[0.0]
+        if low != zero:
+            own = self._kept(node, "eq", own, own, zero)
+        held = self._kept(node, "gt", own, low, low)
         held = self._add(replace(node, name="minimum", params={}), [held, high])
-        if x not in self.finite:
-            equal = replace(node, name="compare", params={"predicate": "eq"})
-            sound = self._add(equal, [own, own])
-            held = self._add(
-                replace(node, name="select", params={}), [sound, held, self.bounds[0.0]]
-            )
-        self.values[number] = held
-        self.whole[number] = self.finite[number] = 255.0
+        self.values[number], self.whole[number] = held, 255.0
         return True
+
+    def _kept(self, node: WorkOp, predicate: str, own: int, other: int, instead: int) -> int:
+        """Add the choice of a value where a comparison with another one holds."""
+        params = {"predicate": predicate}
+        test = self._add(replace(node, name="compare", params=params), [own, other])
+        return self._add(replace(node, name="select", params={}), [test, own, instead])
 
     def _shift(self, number: int, node: WorkOp) -> bool:
         """Take a constant that is added to whole numbers, or taken from them, as one of f32."""

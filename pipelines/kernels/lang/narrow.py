@@ -7,6 +7,7 @@ integers, and packing them saturates. On x86 up to four vectors are packed into 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory, Place
 from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise
@@ -40,7 +41,7 @@ def has_tables(target: Target) -> bool:
 
 
 def looked_up(table: Sequence[Ints], index: Ints) -> Ints:
-    """Return at each byte of `index` that of a table (`Narrow.table`); of 64 bytes or fewer."""
+    """Return at each byte of `index`, 64 or fewer, that of a table in four registers."""
     wide = index.part([n % index.lanes for n in range(_TABLE_LANES)])
     name, below = "llvm.x86.avx512.vpermi2var.qi.512", arith.CmpIPredicate.slt
     low, high = (
@@ -113,11 +114,13 @@ class Narrow:
             at, left = at + number, left - wide
         return None
 
-    def table(self, k: Build, apply: Callable[[Vector], Vector], signed: bool) -> list[Ints]:
-        """Return what a program makes of each byte, by the bits of the byte, in four registers."""
+    def table(
+        self, k: Build, apply: Callable[[Vector], Vector], signed: bool
+    ) -> Callable[[Ints], Ints]:
+        """Compute what a program makes of each byte; return a function that looks bytes up."""
         numbers = [n - BYTE_VALUES * (signed and n > 127) for n in range(BYTE_VALUES)]
         made = [apply(Vector.holding(numbers[n : n + 16])) for n in range(0, BYTE_VALUES, 16)]
-        return [self._packed(k, made[n : n + 4]) for n in range(0, 16, 4)]
+        return partial(looked_up, [self._packed(k, made[n : n + 4]) for n in range(0, 16, 4)])
 
     def _packed(self, k: Build, values: Sequence[Vector]) -> Ints:
         lanes = k.lanes

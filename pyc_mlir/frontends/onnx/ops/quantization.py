@@ -217,8 +217,7 @@ def qlinear_binary(n: OnnxNode, x: Quantized, y: Quantized, scale: Any, point: A
     if n.op == "QLinearAdd":
         parts = [b.mul(b.cast(v.shifted(), dtype=_F32), b.div(v.scale, scale)) for v in (x, y)]
         return _rounded(b, b.add(*parts), point, dtype)
-    # Exact: whole numbers below 2^16.
-    whole = b.mul(*(b.cast(v.shifted(), dtype=_F32) for v in (x, y)))
+    whole = b.mul(*(b.cast(v.shifted(), dtype=_F32) for v in (x, y)))  # exact, below 2^16
     total = b.mul(whole, b.div(b.mul(x.scale, y.scale), scale))
     if point is not None:  # onnxruntime rounds this after the zero point was added.
         total = b.add(total, b.cast(point, dtype=_F32))

@@ -267,6 +267,26 @@ def test_bytes_of_bytes_are_looked_up(names, shape):
         np.testing.assert_array_equal(program(x), gate(x, dtype, result, saturated))
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["i8", "ui8"])
+def test_bytes_in_between_have_the_bounds_of_a_cast(name):
+    dtype, least = DTYPES[name], np.float32(np.iinfo(DTYPES[name]).min)
+
+    def model(x: Tensor[FLOAT, 32, 64], cast=lambda v, kind: v.astype(kind)):
+        part = cast(np.round(x * np.float32(9)) + least, dtype).astype(np.float32)
+        return cast(np.round(part * np.float32(0.7)) + np.float32(3), dtype)
+
+    program = compile(lambda x: model(x), [TensorSpec(FLOAT, 32, 64)])
+    assert any(d.chosen.startswith("int8_elementwise:") for d in program.artifact.decisions)
+    x = np.random.default_rng(1).normal(size=(32, 64)).astype(np.float32) * 20
+    x[0, :5] = [np.inf, -np.inf, 3e38, -3e38, np.nan]
+
+    def cast(v, kind):
+        return saturated(np.where(np.isnan(v), 0, v), kind)
+
+    np.testing.assert_array_equal(program(x), model(x, cast))
+
+
 def test_a_table_is_cheaper_than_its_program():
     steps = tuple(PointwiseStep("mul", (n, 1)) for n in (0, *range(2, 22)))
     program = Pointwise((), (2.0,), steps)
