@@ -67,7 +67,10 @@ class PeerGraph:
         return [values[n] for n in self.results]
 
     def least_work(self, inputs: Sequence[np.ndarray]) -> LeastWork:
-        """Count operations by the ops' definitions; bytes of arguments, constants and results."""
+        """Count operations by the ops' definitions; bytes of arguments, constants and results.
+
+        Ops on sizes that values decide count nothing.
+        """
         arrays = {**dict(enumerate(inputs)), **self.constants}
         types = {n: TensorType(a.shape, a.dtype) for n, a in arrays.items()}
         ends = sum(t.nbytes for t in types.values())
@@ -75,8 +78,9 @@ class PeerGraph:
         for step in self.steps:
             params = step.definition.bind(step.params)
             operands = [types[n] for n in step.operands]
-            types[step.result] = step.definition.infer(*operands, **params)
-            flops += step.definition.flops(operands, types[step.result], **params)
+            made = types[step.result] = step.definition.infer(*operands, **params)
+            if all(t.is_static for t in (*operands, made)):
+                flops += step.definition.flops(operands, made, **params)
         return LeastWork(flops, ends + sum(types[n].nbytes for n in self.results))
 
 
