@@ -9,8 +9,8 @@ All come before or after the passes, never between them.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib import import_module
@@ -48,9 +48,11 @@ from pyc_mlir.dialects.ops.contraction import any_order
 from pyc_mlir.dialects.types import DTYPES, accumulator, is_float
 from pyc_mlir.frontends.python.recording import Effects
 from pyc_mlir.frontends.python.trace import NumpyCall, bind, by_numpy
-from pyc_mlir.frontends.sources import Function, Inputs, Loaded, Source, Trace
+from pyc_mlir.frontends.signatures import refine, shapes_at
+from pyc_mlir.frontends.sources import Function, Inputs, Loaded, Source, Trace, copied
 from pyc_mlir.iree.foreign import interpreted, summed_terms
 from pyc_mlir.pipelines.choices.contract import ROUNDING
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Entry, ResultType
@@ -180,10 +182,7 @@ def samples_of(
     """
     found = 0
     refused: PycError | None = None
-    candidates = candidate_sizes(signature)
-    if small:
-        candidates.sort(key=lambda sizes: abs(max(sizes.values(), default=2) - 2))
-    for sizes in islice(cycle(candidates), MOST_TRIES):
+    for sizes in islice(cycle(_sizes(signature, small)), MOST_TRIES):
         try:
             inputs = make_inputs(signature, seeds[found], sizes)
             outputs = oracle.expect(inputs)
@@ -203,6 +202,11 @@ def samples_of(
             f"takes, found none near {SIZES}: {refused.message if refused else 'no sizes'}; "
             "compile with static shapes, or drop the clause",
         )
+
+
+def _sizes(signature: Signature, small: bool) -> list[Mapping[str, int]]:
+    found = candidate_sizes(signature)
+    return sorted(found, key=lambda s: abs(max(s.values(), default=2) - 2)) if small else found
 
 
 def make_samples(oracle: Oracle, signature: Signature, count: int = SAMPLES) -> Samples:
@@ -315,7 +319,8 @@ def expectation(module: ir.Module, entry: str, signature: Signature) -> Expectat
         found: list[Sample] = []
         unchecked, why = Unchecked.OVER_BUDGET, ""
         try:
-            _require_affordable(block, ReferenceBudget(limit, MOST_BYTES))
+            first = _sizes(signature, small)[0]
+            _require_affordable(module, entry, shapes_at(signature, first), limit)
             ops = [d for o in block.operations if (d := definition_of(o.operation)) is not None]
             finite = any(op.has(Trait.FINITE_OPERANDS) for op in ops)
             # The last one has edge values that stay the same when compiled, and are no lengths.
@@ -339,9 +344,15 @@ def expectation(module: ir.Module, entry: str, signature: Signature) -> Expectat
     return Expectation(Samples(tuple(found)), oracle.name, budget.spent)
 
 
-def _require_affordable(block: ir.Block, budget: ReferenceBudget) -> None:
-    """Raise OverBudget for what is so by its static sizes, before anything is computed."""
-    for op in block.operations:
+def _require_affordable(
+    module: ir.Module, entry: str, shapes: Sequence[Sequence[Any]], limit: int
+) -> None:
+    """Raise OverBudget for what is so at the first sizes, before anything is computed."""
+    at, budget = copied(module), ReferenceBudget(limit, MOST_BYTES)
+    # The program may not take these sizes; others are tried then.
+    with suppress(PycError):
+        refine(at, shapes, PassContext())
+    for op in entry_function(at, entry).regions[0].blocks[0].operations:
         definition = definition_of(op.operation)
         operands = [from_mlir(v.type) for v in op.operation.operands]
         if definition is not None and all(t.is_static for t in operands):
