@@ -308,6 +308,11 @@ def _probe(
     if shape is not None:
         sizes = [d for s in shapes for d in s]
         return [_summed(d, values, sizes) for d in shape]
+    # Where min(n, 512) has to be n, or 1, it is n.
+    limited = {m: values[n] for m in values if (n := _limited(m)) in values}
+    shape = _inferred(op, types, shapes, params, values | limited) if limited else None
+    if shape is not None:
+        return [_factored(d, {a: n for a, n in values.items() if a not in limited}) for d in shape]
     static = sorted({d for s in shapes for d in s if not isinstance(d, SymbolicSize) and d > 1})
     for atom, size in product(atoms, (*static, *values.values())):
         shape = _inferred(op, types, shapes, params, {**values, atom: size})
@@ -316,6 +321,14 @@ def _probe(
             others = {a: n for a, n in values.items() if a != atom and n != size}
             return [0 if d % size == 0 else _factored(d, others) for d in shape]
     return None
+
+
+def _limited(atom: str) -> str:
+    """Return n of an atom that is the minimum of n and a number above 1; '' of another atom."""
+    match atom.terms if isinstance(atom, Computed) and atom.function == "min" else ():
+        case (int(number), SymbolicSize(1, (other,))) if number > 1:
+            return other
+    return ""
 
 
 def _inferred(

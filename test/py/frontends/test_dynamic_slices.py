@@ -13,6 +13,7 @@ from pyc_mlir.artifact.import_report import UnsupportedModel
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.frontends.importing.importer import Argument, Importer
+from pyc_mlir.frontends.importing.shaping import vector
 from pyc_mlir.frontends.importing.sizes import (
     Dimension,
     SymbolicSize,
@@ -284,3 +285,16 @@ def test_distinct_elements_of_what_is_computed() -> None:
             found = interpret(import_onnx(proto, context=context), [x])
         for f, w in zip(found, np.unique(np.abs(x), True, True, True), strict=True):
             np.testing.assert_array_equal(f, w)
+
+
+def test_a_minimum_that_has_to_be_the_size_is_the_size():
+    """A sum of [b, n] and [min(n, 512)] is as wide as the first one; of [min(n, 1)] it may not."""
+
+    def dims(limit):
+        least = extremum("min", [limit, SymbolicSize(1, ("n",))])
+        return dims_of(
+            [("b", "n")], lambda b, x: b.add(x, b.cast(vector(b, least), dtype=np.dtype(F)))
+        )
+
+    assert dims(512) == ["b", "n"]
+    assert dims(1)[1] != "n"
