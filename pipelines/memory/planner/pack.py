@@ -27,6 +27,8 @@ from pyc_mlir.pipelines.memory.planner.intervals import (
 )
 
 FIXED = np.int64(1) << 60
+# How often a deduction may raise offsets: what it leaves low the search finds out.
+TURNS = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,26 +90,30 @@ class PackingPart:
         return 40 + len(self.where) / 40
 
     def deduce(self, lowest: Ints, left: Ints, capacity: int) -> PackingState | None:
-        """Raise the lowest offsets as far as the rules do it; None when the capacity is passed."""
+        """Raise the lowest offsets as far as the rules do it; None when the capacity is passed.
+
+        A small interval may rise by its own size in each turn: `TURNS` end that.
+        """
         most = np.where(left > 0, capacity - left, FIXED)
         latest = np.minimum.reduceat(most[self.where], self.of_interval)
-        while True:
+        for turn in count():
             floor = np.minimum.reduceat(lowest[self.members], self.of_section)
             if (floor > most).any():
                 return None
             late = (lowest > latest) & (lowest < FIXED)
-            if not late.any():
-                return PackingState(lowest, left, floor)
             ends = lowest + self.size
             if (ends[late] > capacity).any():
                 return None
+            if turn == TURNS or not late.any():
+                break
             earliest = np.minimum.reduceat(ends[self.members], self.of_section)
             wrong = lowest[self.whose] > most[self.where]
             above = np.maximum.reduceat(wrong * earliest[self.where], self.of_interval)
             raised = np.where(late, np.maximum(lowest, above), lowest)
             if (raised == lowest).all():
-                return PackingState(lowest, left, floor)
+                break
             lowest = raised
+        return PackingState(lowest, left, floor)
 
     def placed(self, state: PackingState, chosen: int, capacity: int) -> PackingState | None:
         """`chosen` rests at its lowest offset; all free ones that it meets go above it."""

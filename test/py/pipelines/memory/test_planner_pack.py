@@ -196,6 +196,14 @@ def test_a_bound_that_no_packing_reaches_is_proven_to_be_out_of_reach() -> None:
     assert packable(intervals, 5) and not packable(intervals, 4)
 
 
+def test_a_small_interval_does_not_rise_step_by_step() -> None:
+    """Each 64 bytes of the way would be a turn of one deduction, millions in all."""
+    large, rows = 96 << 20, [(9, 17, 12 << 20), (16, 58, 64)]
+    rows += [(begin, begin + 2, large) for begin in (14, 15, 44, 45)]
+    found = pack(Intervals.of(rows), work_limit=40_000)
+    assert found.arena_bytes <= found.lower_bound + 64
+
+
 def test_attempts_have_the_lengths_of_luby() -> None:
     assert [luby(k) for k in range(1, 16)] == [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]
 
