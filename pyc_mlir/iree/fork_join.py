@@ -111,4 +111,4 @@ def _rename(dispatch: Any, names: Mapping[str, str]) -> None:
 
 @cache
 def _code() -> str:
-    return (get_data(__package__, "fork_join.mlir") or b"").decode()
+    return (get_data("pyc_mlir.iree", "fork_join.mlir") or b"").decode()

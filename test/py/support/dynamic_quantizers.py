@@ -60,14 +60,14 @@ def main() -> None:
         Report("dynamic-quantizers", probe(), {"rounds": _ROUNDS}, rows).save(given.json)
 
 
-def tensors(model: Path, name: str, sizes: tuple[int, ...], seed: int) -> dict[str, np.ndarray]:
+def tensors(model: Path, sizes: tuple[int, ...], seed: int) -> dict[str, np.ndarray]:
     """Return inputs by name; of a mask, the last tokens are none."""
     graph, draw = onnx.load(model, load_external_data=False).graph, np.random.default_rng(seed)
     weights, found = {t.name for t in graph.initializer}, {}
     for value in (i for i in graph.input if i.name not in weights):
         dims, open_sizes = value.type.tensor_type.shape.dim, iter(sizes)
         shape = [d.dim_value or next(open_sizes) for d in dims]
-        if name not in WORDS:
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
             found[value.name] = draw.normal(size=shape).astype(np.float32)
         elif "mask" in value.name:
             found[value.name] = np.ones(shape, np.int64)
@@ -97,7 +97,7 @@ def _make(folder: Path, name: str) -> None:
 
     class Reader(CalibrationDataReader):
         def __init__(self) -> None:
-            self.left = iter([tensors(source, name, sizes, seed) for seed in range(2)])
+            self.left = iter([tensors(source, sizes, seed) for seed in range(2)])
 
         def get_next(self) -> Any:
             return next(self.left, None)
@@ -169,7 +169,7 @@ def _timed(
 ) -> Iterator[Record]:
     device = pyc_mlir.Device("local-sync")
     quantized, exact = (_model(folder, name, k) for k in (kind, F32))
-    given = tensors(exact, name, sizes, seed=5)
+    given = tensors(exact, sizes, seed=5)
     arrays = list(given.values())
 
     def session(model: Path, optimized: bool) -> Any:
