@@ -344,12 +344,9 @@ def expectation(module: ir.Module, entry: str, signature: Signature) -> Expectat
     return Expectation(Samples(tuple(found)), oracle.name, budget.spent)
 
 
-def _require_affordable(
-    module: ir.Module, entry: str, shapes: Sequence[Sequence[Any]], limit: int
-) -> None:
-    """Raise OverBudget for what is so at the first sizes, before anything is computed."""
+def _require_affordable(module: ir.Module, entry: str, shapes: list[Any], limit: int) -> None:
+    """Raise OverBudget for what is so at sizes that the program takes, before it is computed."""
     at, budget = copied(module), ReferenceBudget(limit, MOST_BYTES)
-    # The program may not take these sizes; others are tried then.
     with suppress(PycError):
         refine(at, shapes, PassContext())
     for op in entry_function(at, entry).regions[0].blocks[0].operations:

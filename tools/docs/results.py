@@ -27,8 +27,7 @@ GOALS: Mapping[str, Goal] = {
     ),
     "networks": Goal("real networks with random weights against the peers", ("zoo", "zoo-avx2")),
     "dynamic-sizes": Goal(
-        "networks of dynamic sizes against static programs and the peers",
-        ("dynamic-zoo", "dynamic-zoo-again", "dynamic-quantizers"),
+        "networks of dynamic sizes", ("dynamic-zoo", "dynamic-zoo-again", "dynamic-quantizers")
     ),
     "quantized": Goal(
         "quantized models and models in half types against the peers", ("quantized",)

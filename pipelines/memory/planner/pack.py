@@ -27,7 +27,7 @@ from pyc_mlir.pipelines.memory.planner.intervals import (
 )
 
 FIXED = np.int64(1) << 60
-# How often a deduction may raise offsets: what it leaves low the search finds out.
+# How often a deduction may raise offsets: small intervals would rise by their size, time and again.
 TURNS = 32
 
 
@@ -90,29 +90,23 @@ class PackingPart:
         return 40 + len(self.where) / 40
 
     def deduce(self, lowest: Ints, left: Ints, capacity: int) -> PackingState | None:
-        """Raise the lowest offsets as far as the rules do it; None when the capacity is passed.
-
-        A small interval may rise by its own size in each turn: `TURNS` end that.
-        """
+        """Raise the lowest offsets as far as the rules do it; None when the capacity is passed."""
         most = np.where(left > 0, capacity - left, FIXED)
         latest = np.minimum.reduceat(most[self.where], self.of_interval)
         for turn in count():
             floor = np.minimum.reduceat(lowest[self.members], self.of_section)
-            if (floor > most).any():
-                return None
             late = (lowest > latest) & (lowest < FIXED)
             ends = lowest + self.size
-            if (ends[late] > capacity).any():
+            if (floor > most).any() or (ends[late] > capacity).any():
                 return None
             if turn == TURNS or not late.any():
                 break
             earliest = np.minimum.reduceat(ends[self.members], self.of_section)
             wrong = lowest[self.whose] > most[self.where]
             above = np.maximum.reduceat(wrong * earliest[self.where], self.of_interval)
-            raised = np.where(late, np.maximum(lowest, above), lowest)
-            if (raised == lowest).all():
+            before, lowest = lowest, np.where(late, np.maximum(lowest, above), lowest)
+            if (before == lowest).all():
                 break
-            lowest = raised
         return PackingState(lowest, left, floor)
 
     def placed(self, state: PackingState, chosen: int, capacity: int) -> PackingState | None:

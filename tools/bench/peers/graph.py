@@ -67,14 +67,10 @@ class PeerGraph:
         return [values[n] for n in self.results]
 
     def least_work(self, inputs: Sequence[np.ndarray]) -> LeastWork:
-        """Count operations by the ops' definitions; bytes of arguments, constants and results.
-
-        Ops on sizes that values decide count nothing.
-        """
+        """Count operations by the ops' definitions; bytes of arguments, constants and results."""
         arrays = {**dict(enumerate(inputs)), **self.constants}
         types = {n: TensorType(a.shape, a.dtype) for n, a in arrays.items()}
-        ends = sum(t.nbytes for t in types.values())
-        flops = 0
+        flops, ends = 0, sum(t.nbytes for t in types.values())
         for step in self.steps:
             params = step.definition.bind(step.params)
             operands = [types[n] for n in step.operands]
