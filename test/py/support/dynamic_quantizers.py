@@ -119,8 +119,9 @@ def _make(folder: Path, name: str) -> None:
     config = DefaultWeightOnlyQuantConfig(block_size=32, is_symmetric=True, accuracy_level=0)
     few = MatMulNBitsQuantizer(onnx.load(ready), algo_config=config)
     few.process()
-    if any(node.op_type == "MatMulNBits" for node in few.model.model.graph.node):
-        onnx.save(few.model.model, folder / f"{name}-int4.onnx")
+    made: Any = few.model
+    if any(node.op_type == "MatMulNBits" for node in made.model.graph.node):
+        onnx.save(made.model, folder / f"{name}-int4.onnx")
 
 
 def _model(folder: Path, name: str, kind: str) -> Path:
@@ -135,7 +136,7 @@ def _compile(folder: Path, name: str) -> None:
     ranges = {"batch": (1, 8), "length": (1, 512)} if name in WORDS else {"batch": (1, 32)}
     logger, said = logging.getLogger("pyc_mlir"), list[str]()
     heard = logging.Handler(logging.WARNING)
-    heard.emit = lambda one: said.append(one.getMessage())
+    heard.emit = lambda record: said.append(record.getMessage())
     logger.addHandler(heard)
     for kind in _kinds(folder, name):
         target = folder / "programs" / f"{name}-{kind}.vmfb"
