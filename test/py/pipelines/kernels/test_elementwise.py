@@ -1,6 +1,7 @@
 """Elementwise kernels, of floats and bytes: parts, writes past the caches, what groups become."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
