@@ -634,8 +634,8 @@ llvm.func internal @pyc_threads_help(%pool: !llvm.ptr, %me: i64) -> i32 attribut
   llvm.return %zero32 : i32
 }
 
-// Tell the program of a pool: the first binding has the word, the second gets where helpers begin
-// and the cycle counter.
+// Tell the program of a pool: the first binding has the word, the second gets where helpers begin,
+// the cycle counter, and a mark of this code.
 llvm.func @pyc_threads_attach(%environment: !llvm.ptr, %state: !llvm.ptr, %workgroup: !llvm.ptr) -> i32 {
   %zero32 = llvm.mlir.constant(0 : i32) : i32
   %bindings_at = llvm.getelementptr %state[32] : (!llvm.ptr) -> !llvm.ptr, i8
@@ -645,6 +645,9 @@ llvm.func @pyc_threads_attach(%environment: !llvm.ptr, %state: !llvm.ptr, %workg
   %second = llvm.load %second_at : !llvm.ptr -> !llvm.ptr
   %word = llvm.load %first : !llvm.ptr -> i64
   %program = llvm.mlir.addressof @pyc_threads : !llvm.ptr
+  %mark_at = llvm.getelementptr %second[16] : (!llvm.ptr) -> !llvm.ptr, i8
+  %mark = llvm.mlir.constant(1346978643 : i64) : i64
+  llvm.store %mark, %mark_at : i64, !llvm.ptr
   "llvm.store"(%word, %program) <{alignment = 8 : i64, ordering = 5 : i64}> : (i64, !llvm.ptr) -> ()
   %help = llvm.mlir.addressof @pyc_threads_help : !llvm.ptr
   %begin = llvm.ptrtoint %help : !llvm.ptr to i64

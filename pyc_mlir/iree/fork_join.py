@@ -41,10 +41,9 @@ func.func @{ATTACH}(%word: tensor<{WORDS}xi64>) -> tensor<{WORDS}xi64> {{
 
 def forks(target: Target) -> bool:
     """Return whether programs of a target can have threads in their dispatches."""
-    if target.device != "local":
-        return False
     triples = [f for f in target.flags if f.startswith("--iree-llvmcpu-target-triple=")]
-    return "x86_64" in (triples[-1] if triples else machine())
+    is_x86 = "x86_64" in (triples[-1] if triples else machine())
+    return is_x86 and "--iree-hal-local-target-device-backends=llvm-cpu" in target.flags
 
 
 def add_attach(module: Any) -> None:
@@ -63,6 +62,8 @@ def fork_and_join(module: Any) -> int:
         code = ir.Module.parse(_code())
         parts = {name_of(op): op for op in operations(code.body)}
         for variant in find(module, "hal.executable.variant"):
+            if "x86_64" not in str(variant.attributes["target"]):  # A flag may have changed it.
+                continue
             (inner,) = [
                 op for op in operations(variant.regions[0].blocks[0]) if op.name == "builtin.module"
             ]

@@ -51,6 +51,8 @@ _CALIBRATION_SECONDS = 2e-3
 # A call of less does not wake sleepers, which takes the caller 8 us.
 _WORTH_WAKING_SECONDS = 3e-5
 _FUTEX, _WAKE_PRIVATE = 202, 129
+# What the code of a program says of itself.
+_MARK = 1346978643
 
 # Runs ATTACH of a program on these words; returns what it returns.
 Tell = Callable[[np.ndarray], np.ndarray]
@@ -98,6 +100,8 @@ class Pool:
         threads = min(threads, MOST_THREADS)
         is_worth_waking = seconds is None or seconds >= _WORTH_WAKING_SECONDS
         with self._lock:
+            if tell(np.zeros(WORDS, np.int64))[2] != _MARK:
+                return  # Compiled for another CPU or by flags, without the code.
             if not self._cycles_a_second:
                 self._calibrate(tell)
             begin, _ = self._told(tell, self._address | threads << 1 | is_worth_waking)
