@@ -235,7 +235,7 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.UNSUPPORTED_ATTRIBUTE)
 def _(here: Here) -> Codes:
-    return _onnx("Unique", np.ones(3, np.float32))
+    return _onnx("Unique", np.ones(3, np.float32), sorted=0)
 
 
 @provokes(ReasonCode.UNSUPPORTED_DTYPE)
