@@ -43,7 +43,7 @@ from pyc_mlir.iree.diagnostics import (
     mark_locations,
     name_sources,
 )
-from pyc_mlir.iree.fork_join import add_attach, fork_and_join, forks
+from pyc_mlir.iree.fork_join import add_attach, fork_and_join
 from pyc_mlir.iree.rewrites import (
     AFTER,
     BEFORE_CONSTANTS,
@@ -403,8 +403,7 @@ def run(session: IreeSession, target: Target, to: str = "end", start: str = "sta
     if place(start) < place(AFTER) <= place(to):
         session.run(to=AFTER, start=start)
         forbid_contraction(session.module)
-        if forks(target):
-            fork_and_join(session.module)
+        fork_and_join(session.module)
         start = AFTER
     if start != to:
         session.run(to=to, start=start)
@@ -451,8 +450,7 @@ def opened(
             places = {**mark_locations(session.module), **places}
             share_constants(session.module)
             carry_kernels(session.module, target)
-            if forks(target):
-                add_attach(session.module)
+            add_attach(session.module, target)
             check_dtypes(session.module, target, places)
             before_first_phase(session.module, gpu=target.device != "local")
             keep_returned_arguments(session.module)

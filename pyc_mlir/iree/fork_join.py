@@ -39,15 +39,15 @@ func.func @{ATTACH}(%word: tensor<{WORDS}xi64>) -> tensor<{WORDS}xi64> {{
 """
 
 
-def forks(target: Target) -> bool:
-    """Return whether programs of a target can have threads in their dispatches."""
+def add_attach(module: Any, target: Target) -> None:
+    """Add the function ATTACH to a module (of IREE's bindings) before IREE's first phase.
+
+    Where the target's programs can have threads in their dispatches.
+    """
     triples = [f for f in target.flags if f.startswith("--iree-llvmcpu-target-triple=")]
     is_x86 = "x86_64" in (triples[-1] if triples else machine())
-    return is_x86 and "--iree-hal-local-target-device-backends=llvm-cpu" in target.flags
-
-
-def add_attach(module: Any) -> None:
-    """Add the function ATTACH to a module (of IREE's bindings) before IREE's first phase."""
+    if not is_x86 or "--iree-hal-local-target-device-backends=llvm-cpu" not in target.flags:
+        return
     with module.context, ir.Location.unknown():
         source = ir.Module.parse(_ATTACH)
         for op in operations(source.body):
@@ -62,7 +62,7 @@ def fork_and_join(module: Any) -> int:
         code = ir.Module.parse(_code())
         parts = {name_of(op): op for op in operations(code.body)}
         for variant in find(module, "hal.executable.variant"):
-            if "x86_64" not in str(variant.attributes["target"]):  # A flag may have changed it.
+            if "x86_64" not in str(variant.attributes["target"]):
                 continue
             (inner,) = [
                 op for op in operations(variant.regions[0].blocks[0]) if op.name == "builtin.module"

@@ -70,7 +70,7 @@ def recurrent(batch: int | str = 2) -> onnx.ModelProto:
     """
     nodes = [
         helper.make_node("LSTM", ["x", "w", "r"], ["h"], "lstm", hidden_size=4),
-        helper.make_node("Unique", ["x"], ["z"], "found"),
+        helper.make_node("Unique", ["x"], ["z"], "found", sorted=0),
         helper.make_node("Relu", ["h"], ["q"], "relu"),
         helper.make_node("MatMul", ["x", "m"], ["p"], "product"),
     ]
