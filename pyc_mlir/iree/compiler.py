@@ -399,6 +399,7 @@ def run(session: IreeSession, target: Target, to: str = "end", start: str = "sta
         if start != "stream":
             session.run(to="stream", start=start)
         write_kernels(session.module, target)
+        add_attach(session.module, target)
         start = "stream"
     if place(start) < place(AFTER) <= place(to):
         session.run(to=AFTER, start=start)
@@ -450,7 +451,6 @@ def opened(
             places = {**mark_locations(session.module), **places}
             share_constants(session.module)
             carry_kernels(session.module, target)
-            add_attach(session.module, target)
             check_dtypes(session.module, target, places)
             before_first_phase(session.module, gpu=target.device != "local")
             keep_returned_arguments(session.module)

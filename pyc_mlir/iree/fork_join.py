@@ -6,8 +6,9 @@ runs on ``local-sync`` and the parts of a dispatch on several cores; a cut pays 
 microsecond of work on. Without such threads a dispatch is what it was, under `iree-run-module` too.
 The code, and how it keeps order, is in `fork_join.mlir`; the threads are in `runtime/pool.py`.
 
-Comes in: a module before IREE's first phase, for `add_attach`; and at the end of code generation,
-for `fork_and_join`. For x86-64; the code makes system calls of Linux once it is told of threads.
+Comes in: a module at the end of the phase `stream`, for `add_attach`; and at the end of code
+generation, for `fork_and_join`. For x86-64; the code makes system calls of Linux once it is told of
+threads.
 """
 
 from collections.abc import Mapping
@@ -18,48 +19,38 @@ from typing import Any
 
 from pyc_mlir.pipelines.streams.ir import find, ir, name_of, operations
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.runtime.pool import ATTACH, WORDS
+from pyc_mlir.runtime.pool import ATTACH
 
 # The parts of `fork_join.mlir` of which each dispatch has its own.
 _DISPATCH, _TILE, _TIMES = "pyc_threads_dispatch", "pyc_threads_any", "pyc_threads_times"
-# As much work as keeps IREE from evaluating or fusing it; the code is replaced.
-_ATTACH = f"""
-func.func @{ATTACH}(%word: tensor<{WORDS}xi64>) -> tensor<{WORDS}xi64> {{
-  %empty = tensor.empty() : tensor<{WORDS}xi64>
-  %made = linalg.generic {{
-    indexing_maps = [affine_map<(d0) -> (d0)>, affine_map<(d0) -> (d0)>],
-    iterator_types = ["parallel"]
-  }} ins(%word : tensor<{WORDS}xi64>) outs(%empty : tensor<{WORDS}xi64>) {{
-  ^body(%a: i64, %b: i64):
-    %c = arith.addi %a, %a : i64
-    linalg.yield %c : i64
-  }} -> tensor<{WORDS}xi64>
-  return %made : tensor<{WORDS}xi64>
-}}
-"""
+_AFFINITY = "stream.affinity.default"
 
 
 def add_attach(module: Any, target: Target) -> None:
-    """Add the function ATTACH to a module (of IREE's bindings) before IREE's first phase.
+    """Add the function ATTACH to a module (of IREE's bindings) at the end of the phase `stream`.
 
-    Where the target's programs can have threads in their dispatches.
+    Where the module has dispatches, and the target's can have threads.
     """
     triples = [f for f in target.flags if f.startswith("--iree-llvmcpu-target-triple=")]
     is_x86 = "x86_64" in (triples[-1] if triples else machine())
-    if not is_x86 or "--iree-hal-local-target-device-backends=llvm-cpu" not in target.flags:
+    is_code = "--iree-hal-local-target-device-backends=llvm-cpu" in target.flags
+    found = (_AFFINITY in module.attributes, bool(find(module, "stream.executable")))
+    if not all((is_x86, is_code, *found)):
         return
     with module.context, ir.Location.unknown():
-        source = ir.Module.parse(_ATTACH)
+        text = _code("attach.mlir").replace("AFFINITY", str(module.attributes[_AFFINITY]))
+        # Behind the device, which its initializer needs.
+        source = ir.Module.parse(text)
         for op in operations(source.body):
             op.detach_from_parent()
-            ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]).insert(op)
+            module.regions[0].blocks[0].append(op)
 
 
 def fork_and_join(module: Any) -> int:
     """Make the dispatches of `module`, at the end of code generation, jobs; return how many."""
     count = 0
     with module.context, ir.Location.unknown():
-        code = ir.Module.parse(_code())
+        code = ir.Module.parse(_code("fork_join.mlir"))
         parts = {name_of(op): op for op in operations(code.body)}
         for variant in find(module, "hal.executable.variant"):
             if "x86_64" not in str(variant.attributes["target"]):
@@ -111,5 +102,5 @@ def _rename(dispatch: Any, names: Mapping[str, str]) -> None:
 
 
 @cache
-def _code() -> str:
-    return (get_data("pyc_mlir.iree", "fork_join.mlir") or b"").decode()
+def _code(name: str) -> str:
+    return (get_data("pyc_mlir.iree", name) or b"").decode()

@@ -185,7 +185,7 @@ def _onnx(machine: Machine) -> CheckResult:
 @check("cores")
 def _cores(machine: Machine) -> CheckResult:
     cores = machine.environment.cores
-    one = "give the process a second core, or set PYC_THREADS=1"
+    one = "give the process a second core for calls with two threads"
     return CheckResult(f"{cores} on {machine.environment.cpu}", "" if cores > 1 else one)
 
 

@@ -189,7 +189,8 @@ def test_any_size_of_dynamic_images(mode: str, coordinates: str) -> None:
         for proto, arrays in ((scaled, [x]), (sized, [x, skip])):
             known = import_onnx(proto, shapes=[v.shape for v in arrays])
             (wanted,), (found,) = (interpret(m, arrays) for m in (known, import_onnx(proto)))
-            np.testing.assert_allclose(found, wanted, 1e-5, 1e-6)
+            # Places are computed in f32 where sizes are dynamic, in f64 where they are known.
+            np.testing.assert_allclose(found, wanted, 1e-5, 4e-6)
 
 
 def test_dynamic_refusals() -> None:

@@ -79,7 +79,7 @@ def refused(environment: dict[str, str], code: str, *arguments: str) -> str:
 @pytest.mark.parametrize("kind", ["cuda", "vulkan", "hip"])
 def test_no_driver(tmp_path, kind):
     reported = refused(without_drivers(tmp_path), MAKE_DEVICE, kind)
-    assert "install " in reported and "`local-task`" in reported
+    assert "install " in reported and "`local`" in reported
 
 
 def test_a_vulkan_loader_without_drivers():

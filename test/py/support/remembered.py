@@ -17,6 +17,7 @@ from pyc_mlir.iree import compiler
 from pyc_mlir.iree.compiler import IreeSession
 from pyc_mlir.iree.diagnostics import IreeDiagnostic
 from pyc_mlir.iree.flags import reaches_out
+from pyc_mlir.iree.fork_join import fork_and_join
 from pyc_mlir.iree.rewrites import AFTER, forbid_contraction
 from pyc_mlir.util.env_overrides import env_overrides
 
@@ -99,6 +100,7 @@ class RememberingSession(IreeSession):
             self._generated = self._key = None
             super().run(AFTER, "stream")
             forbid_contraction(self.module)
+            fork_and_join(self.module)
 
 
 def content(module: Any) -> bytes:

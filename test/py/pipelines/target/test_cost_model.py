@@ -60,7 +60,7 @@ def test_large_work_is_shared_by_the_cores_of_a_call():
 
 def test_work_of_a_few_microseconds_is_shared():
     model, core = CostModel(CPU), CPU.peak_flops / CPU.cores
-    for seconds, cores in ((2e-6, 1), (5e-6, CPU.cores)):
+    for seconds, cores in ((1e-6, 1), (2e-6, CPU.cores)):
         assert model.cores_for(seconds * core, 0.0) == cores
         assert model.cores_for(0.0, seconds * CPU.peak_bandwidth) == cores
 
