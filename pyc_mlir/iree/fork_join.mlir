@@ -15,9 +15,9 @@
 //    272  the cycle until which the pool is off
 //    280  core that helpers keep off, the last caller's    284 jobs in turn that nobody helped with
 //    288  jobs    296 jobs for which the caller waited    304 cycles of that    312 turned off
-//    384  1: helpers return    392 cycles that helpers spin
+//    384  turn of helpers: those of another one return    392 cycles that helpers spin
 //    408  how long a caller waits for a lost helper at least    416 most cycles to be off
-//    424  0, or where records of dispatches go    432 helpers that run
+//    424  0, or where records of dispatches go    432 helpers that run    440 their policy, and 0
 //    512  the cores of the process, a mask of 1024 bits    640 the same without the caller's core
 //   1024  of each participant, every 128: share: epoch << 24 | end << 12 | begin
 //      8  units taken    16 times asleep    24 the thread's number for the system
@@ -242,7 +242,10 @@ llvm.func internal @pyc_threads_place(%pool: !llvm.ptr, %near: i1) attributes {n
   %line_offset = llvm.mul %i1, %line : i64
   %lines = llvm.getelementptr %pool[1048] : (!llvm.ptr) -> !llvm.ptr, i8
   %thread_at = llvm.getelementptr %lines[%line_offset] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-  %thread = llvm.load %thread_at : !llvm.ptr -> i64
+  %number_of_thread = llvm.load %thread_at : !llvm.ptr -> i64
+  // It has not begun. 0 would be the caller.
+  %has_none = llvm.icmp "eq" %number_of_thread, %zero : i64
+  %thread = llvm.select %has_none, %minus, %number_of_thread : i1, i64
   // sched_setaffinity(thread, bytes, mask)
   %affinity = llvm.mlir.constant(203 : i64) : i64
   %moved = llvm.inline_asm has_side_effects asm_dialect = att "syscall", "={rax},{rax},{rdi},{rsi},{rdx},~{rcx},~{r11},~{memory}" %affinity, %thread, %line, %others_at : (i64, i64, i64, !llvm.ptr) -> i64
@@ -316,7 +319,9 @@ llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.p
   %until = "llvm.load"(%until_at) <{alignment = 8 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i64
   %started = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
   %left = llvm.sub %until, %started : i64
-  %is_off = llvm.icmp "sgt" %left, %zero : i64
+  // More than it can be: a machine that slept counts from 0.
+  %seconds_at_most = llvm.mlir.constant(8589934592 : i64) : i64
+  %is_off = llvm.icmp "ult" %left, %seconds_at_most : i64
   llvm.cond_br %is_off, ^serial, ^choose
 ^choose:
   %trials = llvm.mlir.constant(16 : i64) : i64
@@ -431,8 +436,10 @@ llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.p
 ^wake:
   llvm.call @pyc_threads_place(%pool, %zero1) : (!llvm.ptr, i1) -> ()
   %waited_at = llvm.getelementptr %pool[264] : (!llvm.ptr) -> !llvm.ptr, i8
-  %changed = llvm.atomicrmw add %waited_at, %one32 seq_cst : !llvm.ptr, i32
+  // In this order: who counts itself after the exchange stays counted, who did before it does not
+  // find the value that it read.
   %nobody = llvm.atomicrmw xchg %asleep_at, %zero32 seq_cst : !llvm.ptr, i32
+  %changed = llvm.atomicrmw add %waited_at, %one32 seq_cst : !llvm.ptr, i32
   // futex(at, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, all)
   %futex = llvm.mlir.constant(202 : i64) : i64
   %wake = llvm.mlir.constant(129 : i64) : i64
@@ -555,10 +562,19 @@ llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.p
   llvm.return %answer : i32
 }
 
-// The loop of helper `me`, from 1 on: take what is posted, sleep when nothing is; until told to
-// return.
-llvm.func internal @pyc_threads_help(%pool: !llvm.ptr, %me: i64) -> i32 attributes {no_inline} {
-  %zero32 = llvm.mlir.constant(0 : i32) : i32
+// The loop of a helper: take what is posted, sleep when nothing is; until told to return. A thread
+// begins here, with the pool's address | turn << 6 | number from 1 on.
+llvm.func internal @pyc_threads_help(%given: !llvm.ptr) -> !llvm.ptr attributes {no_inline} {
+  %page = llvm.mlir.constant(-4096 : i64) : i64
+  %numbers = llvm.mlir.constant(63 : i64) : i64
+  %number_bits = llvm.mlir.constant(6 : i64) : i64
+  %all = llvm.ptrtoint %given : !llvm.ptr to i64
+  %address = llvm.and %all, %page : i64
+  %pool = llvm.inttoptr %address : i64 to !llvm.ptr
+  %me = llvm.and %all, %numbers : i64
+  %turn0 = llvm.lshr %all, %number_bits : i64
+  %turn1 = llvm.and %turn0, %numbers : i64
+  %turn = llvm.trunc %turn1 : i64 to i32
   %one32 = llvm.mlir.constant(1 : i32) : i32
   %zero = llvm.mlir.constant(0 : i64) : i64
   %one = llvm.mlir.constant(1 : i64) : i64
@@ -576,6 +592,17 @@ llvm.func internal @pyc_threads_help(%pool: !llvm.ptr, %me: i64) -> i32 attribut
   %units_at = llvm.getelementptr %own_at[8] : (!llvm.ptr) -> !llvm.ptr, i8
   %sleeps_at = llvm.getelementptr %own_at[16] : (!llvm.ptr) -> !llvm.ptr, i8
   %spin = llvm.load %spin_at : !llvm.ptr -> i64
+  %thread_at = llvm.getelementptr %own_at[24] : (!llvm.ptr) -> !llvm.ptr, i8
+  %policy_at = llvm.getelementptr %pool[440] : (!llvm.ptr) -> !llvm.ptr, i8
+  %no_priority = llvm.getelementptr %pool[444] : (!llvm.ptr) -> !llvm.ptr, i8
+  %policy32 = llvm.load %policy_at : !llvm.ptr -> i32
+  %policy = llvm.zext %policy32 : i32 to i64
+  // gettid(); sched_setscheduler(itself, policy, priority), which a sandbox may forbid
+  %gettid = llvm.mlir.constant(186 : i64) : i64
+  %setscheduler = llvm.mlir.constant(144 : i64) : i64
+  %thread = llvm.inline_asm has_side_effects asm_dialect = att "syscall", "={rax},{rax},~{rcx},~{r11},~{memory}" %gettid : (i64) -> i64
+  llvm.store %thread, %thread_at : i64, !llvm.ptr
+  %set = llvm.inline_asm has_side_effects asm_dialect = att "syscall", "={rax},{rax},{rdi},{rsi},{rdx},~{rcx},~{r11},~{memory}" %setscheduler, %zero, %policy, %no_priority : (i64, i64, i64, !llvm.ptr) -> i64
   llvm.br ^awake(%zero : i64)
 ^awake(%known: i64):
   %start = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
@@ -599,7 +626,7 @@ llvm.func internal @pyc_threads_help(%pool: !llvm.ptr, %me: i64) -> i32 attribut
 ^again:
   %then = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
   %stop0 = "llvm.load"(%stop_at) <{alignment = 4 : i64, ordering = 2 : i64}> : (!llvm.ptr) -> i32
-  %is_stop0 = llvm.icmp "ne" %stop0, %zero32 : i32
+  %is_stop0 = llvm.icmp "ne" %stop0, %turn : i32
   llvm.cond_br %is_stop0, ^return, ^look(%word, %then : i64, i64)
 ^idle:
   llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
@@ -613,7 +640,7 @@ llvm.func internal @pyc_threads_help(%pool: !llvm.ptr, %me: i64) -> i32 attribut
   // Once more, since a job that was posted before the sleeper was counted wakes nobody.
   %last = llvm.atomicrmw add %pool, %zero seq_cst : !llvm.ptr, i64
   %stop = "llvm.load"(%stop_at) <{alignment = 4 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i32
-  %is_stop = llvm.icmp "ne" %stop, %zero32 : i32
+  %is_stop = llvm.icmp "ne" %stop, %turn : i32
   llvm.cond_br %is_stop, ^return, ^missed
 ^missed:
   %came = llvm.icmp "ne" %last, %seen : i64
@@ -628,15 +655,16 @@ llvm.func internal @pyc_threads_help(%pool: !llvm.ptr, %me: i64) -> i32 attribut
   %expected = llvm.zext %value : i32 to i64
   %waited = llvm.inline_asm has_side_effects asm_dialect = att "syscall", "={rax},{rax},{rdi},{rsi},{rdx},{r10},~{rcx},~{r11},~{memory}" %futex, %waited_at, %wait, %expected, %zero : (i64, !llvm.ptr, i64, i64, i64) -> i64
   %stop2 = "llvm.load"(%stop_at) <{alignment = 4 : i64, ordering = 4 : i64}> : (!llvm.ptr) -> i32
-  %is_stop2 = llvm.icmp "ne" %stop2, %zero32 : i32
+  %is_stop2 = llvm.icmp "ne" %stop2, %turn : i32
   llvm.cond_br %is_stop2, ^return, ^awake(%seen : i64)
 ^return:
-  llvm.return %zero32 : i32
+  %nothing_more = llvm.mlir.zero : !llvm.ptr
+  llvm.return %nothing_more : !llvm.ptr
 }
 
 // Tell the program of a pool: the first binding has the word, the second gets where helpers begin,
 // the cycle counter, and a mark of this code.
-llvm.func @pyc_threads_attach(%environment: !llvm.ptr, %state: !llvm.ptr, %workgroup: !llvm.ptr) -> i32 {
+llvm.func @pyc_threads_attach_1(%environment: !llvm.ptr, %state: !llvm.ptr, %workgroup: !llvm.ptr) -> i32 {
   %zero32 = llvm.mlir.constant(0 : i32) : i32
   %bindings_at = llvm.getelementptr %state[32] : (!llvm.ptr) -> !llvm.ptr, i8
   %bindings = llvm.load %bindings_at : !llvm.ptr -> !llvm.ptr

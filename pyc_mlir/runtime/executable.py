@@ -87,7 +87,8 @@ class Executable:
         if device.kind != "local" or threads == 1 or ATTACH not in self._module.function_names:
             return
         told = self.entry(ATTACH, [ResultType(np.dtype(np.int64), (WORDS,))])
-        POOL.attach(self, lambda w: told([to_device(w, device)])[0].numpy(), threads, seconds)
+        code = tuple(vars(self).values())
+        POOL.attach(self, code, lambda w: told([to_device(w, device)])[0].numpy(), threads, seconds)
 
     def require(
         self,

@@ -1,25 +1,24 @@
 """The process's pool of threads, which help the dispatches of loaded programs.
 
 Dispatches fork and join by themselves (`iree/fork_join.mlir`, with the layout of the page and how
-order is kept); here threads are started and stopped, and programs are told of them. A helper is a
-Python thread that stays in native code without the interpreter's lock. It runs under
-``SCHED_IDLE``, so that it takes only time that nobody else wants, spins about a millisecond after
-the last job, then sleeps.
+order is kept); here threads are started and stopped, and programs are told of them. A helper runs
+under ``SCHED_IDLE``, so that it takes only time that nobody else wants, spins about a millisecond
+after the last job, then sleeps. It is a thread of the system that Python does not know: with the
+interpreter's lock it would stop the process for as long as others want its core.
 
 The code that helpers run is part of a loaded program. It is one of those that are loaded: when
-that one goes, the helpers go over to another one.
+that one goes, helpers begin in another one, and its code stays until the last one has left it.
 """
 
+import _thread
 import atexit
 import ctypes
 import mmap
 import os
 import re
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from platform import machine
 from time import perf_counter, sleep
@@ -31,8 +30,9 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.hardware import cpu_quota
 from pyc_mlir.pipelines.target.target import available_cores
 
-# The function by which a loaded program is told of threads: takes and returns int64[WORDS].
-ATTACH = "pyc_threads_attach"
+# The function by which a loaded program is told of threads: takes and returns int64[WORDS]. The
+# number is that of the layout below: a program of another one runs without helpers.
+ATTACH = "pyc_threads_attach_1"
 WORDS = 16
 MOST_THREADS = 64
 IS_SUPPORTED = sys.platform == "linux" and machine() == "x86_64"
@@ -41,7 +41,7 @@ IS_SUPPORTED = sys.platform == "linux" and machine() == "x86_64"
 _BYTES = 3 * mmap.PAGESIZE
 _OWNER, _ASLEEP, _WAITED_ON, _PLACED = 256, 260, 264, 280
 _JOBS, _WAITS, _WAITED_CYCLES, _OFFS = 288, 296, 304, 312
-_STOP, _SPIN, _SLACK, _MOST_OFF, _HELPERS, _CORES = 384, 392, 408, 416, 432, 512
+_TURN, _SPIN, _SLACK, _MOST_OFF, _HELPERS, _POLICY, _CORES = 384, 392, 408, 416, 432, 440, 512
 _SHARES, _SHARE_BYTES, _UNITS, _SLEEPS, _THREAD = 1024, 128, 8, 16, 24
 # Seconds; docs/design-notes/threads.md has what was measured.
 _SPIN_SECONDS = 1e-3
@@ -53,6 +53,10 @@ _WORTH_WAKING_SECONDS = 3e-5
 _FUTEX, _WAKE_PRIVATE = 202, 129
 # What the code of a program says of itself.
 _MARK = 1346978643
+# Seconds that a program waits for helpers to leave its code before it goes without its memory.
+_LEAVE_SECONDS = 5e-2
+
+_LIBC = ctypes.CDLL(None)
 
 # Runs ATTACH of a program on these words; returns what it returns.
 Tell = Callable[[np.ndarray], np.ndarray]
@@ -83,74 +87,95 @@ class Pool:
         self._memory = mmap.mmap(-1, _BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._bytes = np.frombuffer(self._memory, np.uint8)
         self._address = self._bytes.ctypes.data
-        self._lock = threading.RLock()
-        self._threads: list[threading.Thread] = []
-        # Where helpers begin, by the program that has the code.
-        self._hosts: dict[int, int] = {}
+        self._lock = _thread.allocate_lock()
+        self._threads: list[int] = []
+        # What keeps code loaded, by where helpers begin in it.
+        self._hosts: dict[int, Any] = {}
         self._host = 0
+        self._has_ended = False
+        # Daemon threads may be in a call when the interpreter ends.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._bytes))
         self._wanted = 0
         self._cycles_a_second = 0.0
+        self._int32(_POLICY)[0] = getattr(os, "SCHED_IDLE", 0)
 
-    def attach(self, owner: Any, tell: Tell, threads: int, seconds: float | None) -> None:
+    def attach(
+        self, owner: Any, code: Any, tell: Tell, threads: int, seconds: float | None
+    ) -> None:
         """Let the dispatches of a program have `threads` threads, the caller's one of them.
 
-        owner: lives no longer than the program's code is loaded. seconds: that a call is predicted
-        to take.
+        owner: lives as long as the program is used. code: keeps its code loaded. seconds: that a
+        call is predicted to take.
         """
         threads = min(threads, MOST_THREADS)
         is_worth_waking = seconds is None or seconds >= _WORTH_WAKING_SECONDS
         with self._lock:
+            if self._has_ended:
+                return
             if tell(np.zeros(WORDS, np.int64))[2] != _MARK:
                 return  # Compiled for another CPU or by flags, without the code.
             if not self._cycles_a_second:
                 self._calibrate(tell)
             begin, _ = self._told(tell, self._address | threads << 1 | is_worth_waking)
-            self._hosts[id(owner)] = begin
-            gone = weakref.finalize(owner, self._forget, id(owner))
-            gone.atexit = False
+            self._hosts[begin] = code
             self._wanted = max(self._wanted, threads - 1)
-            self.start()
+            self._start()
+        gone = weakref.finalize(owner, self._forget, begin)
+        gone.atexit = False
 
     def start(self) -> None:
         """Start the helpers that are wanted and do not run, in a forked child too."""
         with self._lock:
-            if not self._hosts:
-                return
-            if self._host not in self._hosts:
-                self._host = next(iter(self._hosts))
-            loop = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
-            run = loop(self._hosts[self._host])
-            self._set_cores()
-            for number in range(len(self._threads) + 1, self._wanted + 1):
-                thread = threading.Thread(
-                    target=self._help, args=(run, number), name=f"pyc-helper-{number}", daemon=True
-                )
-                thread.start()
-                self._threads.append(thread)
-                self._int64(_SHARES + _SHARE_BYTES * number + _THREAD)[0] = thread.native_id or 0
-            self._int64(_HELPERS)[0] = len(self._threads)
+            self._start()
 
     def stop(self) -> None:
         """Stop all helpers; what runs goes on without them."""
         with self._lock:
-            if not self._threads:
-                return
-            self._int32(_STOP)[0] = 1
-            self._int32(_WAITED_ON)[0] += 1
-            where = ctypes.c_void_p(self._address + _WAITED_ON)
-            ctypes.CDLL(None).syscall(_FUTEX, where, _WAKE_PRIVATE, MOST_THREADS, None, None, 0)
-            for thread in self._threads:
-                thread.join()
-            self._threads.clear()
-            self._int64(_HELPERS)[0] = 0
-            self._int32(_STOP)[0] = self._int32(_ASLEEP)[0] = 0
+            _join(self._stop())
+
+    def end(self) -> None:
+        """Stop for good: the interpreter ends, and does not tell when programs go."""
+        self.stop()
+        self._has_ended = True
+        self._hosts.clear()
 
     def after_fork(self) -> None:
-        """Forget the parent's threads in a child."""
-        self._lock = threading.RLock()
+        """Forget the parent's threads in a child, and the job that one of them was in."""
+        self._lock = _thread.allocate_lock()
         self._threads.clear()
-        for word in (_OWNER, _ASLEEP, _STOP, _HELPERS):
+        for word in (_OWNER, _ASLEEP, _HELPERS):
             self._int32(word)[0] = 0
+        job = self._int64(0)
+        job &= -1 << 24  # No shares and no units.
+        self._bytes[_SHARES + _THREAD :].view(np.int64)[:: _SHARE_BYTES // 8] = 0
+
+    def _start(self) -> None:
+        if not self._hosts:
+            return
+        if self._host not in self._hosts:
+            self._host = next(iter(self._hosts))
+        self._set_cores()
+        turn, thread = self._address | int(self._int32(_TURN)[0]) << 6, ctypes.c_ulong()
+        begin = ctypes.c_void_p(self._host)
+        for number in range(len(self._threads) + 1, self._wanted + 1):
+            given = ctypes.c_void_p(turn | number)
+            if _LIBC.pthread_create(ctypes.byref(thread), None, begin, given):
+                break  # The system has no more threads; callers do their part.
+            self._threads.append(thread.value)
+            _LIBC.pthread_setname_np(thread, b"pyc-helper-%d" % number)
+        self._int64(_HELPERS)[0] = len(self._threads)
+
+    def _stop(self) -> list[int]:
+        """Return the helpers that now leave."""
+        leaving, self._threads = self._threads, []
+        self._int64(_HELPERS)[0] = 0
+        self._int32(_TURN)[0] = (self._int32(_TURN)[0] + 1) % 64
+        # By more than callers add at the same time, one of which may get lost.
+        waited_on = self._int32(_WAITED_ON)
+        waited_on += 1 << 16
+        where = ctypes.c_void_p(self._address + _WAITED_ON)
+        _LIBC.syscall(_FUTEX, where, _WAKE_PRIVATE, MOST_THREADS, None, None, 0)
+        return leaving
 
     def statistics(self) -> PoolStatistics:
         """Return the counts; those of callers that run now may be missing."""
@@ -168,31 +193,43 @@ class Pool:
         """Tell the cores that helpers may be on; they are placed when they are woken next."""
         cores = self._int64(_CORES, 16)
         cores[:] = 0
-        for core in os.sched_getaffinity(0):
+        for core in os.sched_getaffinity(os.getpid()):  # Its first thread's: others may be bound.
             if core < 64 * len(cores):
                 cores.view(np.uint64)[core // 64] |= np.uint64(1 << core % 64)
         self._int32(_PLACED)[0] = -1
 
-    def _help(self, run: Any, number: int) -> None:
-        with suppress(OSError):  # A sandbox may forbid it.
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        run(self._address, number)
+    def _forget(self, begin: int) -> None:
+        """Leave the code of a program that goes.
 
-    def _forget(self, owner: int) -> None:
-        """Leave the code of a program that goes."""
+        The collector may call this anywhere, with locks of others held: it only waits for a while.
+        """
+        left = _thread.allocate_lock()
+        left.acquire()
+        try:
+            _thread.start_new_thread(self._leave, (begin, left))
+        except RuntimeError:
+            return  # The system has no more threads: the code stays.
+        left.acquire(timeout=_LEAVE_SECONDS)
+
+    def _leave(self, begin: int, left: Any) -> None:
         with self._lock:
-            del self._hosts[owner]
-            if owner == self._host:
-                self.stop()
-                self.start()
+            code = self._hosts.pop(begin, None)
+            leaving = self._stop() if begin == self._host else []
+            self._start()
+        _join(leaving)
+        del code
+        left.release()
 
     def _calibrate(self, tell: Tell) -> None:
         """Measure the cycle counter, and set what is counted in cycles."""
-        _, before = self._told(tell, 0)
-        began = perf_counter()
-        sleep(_CALIBRATION_SECONDS)
-        _, after = self._told(tell, 0)
-        rate = self._cycles_a_second = (after - before) / (perf_counter() - began)
+        rate = 0.0
+        for _ in range(3):  # What comes in between makes it less.
+            began = perf_counter()
+            _, before = self._told(tell, 0)
+            sleep(_CALIBRATION_SECONDS)
+            _, after = self._told(tell, 0)
+            rate = max(rate, (after - before) / (perf_counter() - began))
+        self._cycles_a_second = rate
         for word, value in (
             (_SPIN, _SPIN_SECONDS),
             (_SLACK, _SLACK_SECONDS),
@@ -217,6 +254,11 @@ class Pool:
         return self._bytes[offset : offset + 4].view(np.int32)
 
 
+def _join(threads: list[int]) -> None:
+    for thread in threads:
+        _LIBC.pthread_join(ctypes.c_ulong(thread), None)
+
+
 def usable_threads(environment: Mapping[str, str] = os.environ) -> int:
     """Return PYC_THREADS, else the cores that this process may use, within its CPU quota.
 
@@ -235,4 +277,4 @@ def usable_threads(environment: Mapping[str, str] = os.environ) -> int:
 
 POOL = Pool()
 os.register_at_fork(after_in_child=POOL.after_fork)
-atexit.register(POOL.stop)
+atexit.register(POOL.end)

@@ -1,11 +1,13 @@
 """Threads that help: the same bits as without them, and nothing that is left behind."""
 
+import errno
 import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,16 +35,14 @@ def artifact(tmp_path_factory):
 
 
 @pytest.fixture
-def eager(monkeypatch):
+def eager():
     """Helpers that take time as others do, also on a busy machine."""
+    policy = POOL._int32(pool._POLICY)
     POOL.stop()
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    before, policy[0] = policy[0], os.SCHED_OTHER
     yield
     POOL.stop()
-
-
-def refuse(*_):
-    raise PermissionError
+    policy[0] = before
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
@@ -90,6 +90,60 @@ def test_helpers_outlive_the_program_whose_code_they_run(artifact):
     assert helpers()
 
 
+def test_the_collector_frees_the_host_while_helpers_start(artifact, eager, monkeypatch):
+    first = pyc_mlir.load(artifact, Device("local", 4))
+    second = pyc_mlir.load(artifact, Device("local", 4))
+    expected = second(X)[0]
+    POOL.stop()
+    cycle = [first]
+    cycle.append(cycle)
+    del first, cycle
+    set_cores = POOL._set_cores
+    monkeypatch.setattr(POOL, "_set_cores", lambda: (gc.collect(), set_cores()))
+    POOL.start()
+    for _ in range(20):
+        np.testing.assert_array_equal(second(X)[0], expected)
+    assert len(set(helpers())) == len(helpers()) == POOL._wanted
+
+
+def test_a_program_goes_while_its_code_waits_for_helpers(artifact, monkeypatch):
+    POOL.stop()
+    gc.collect()
+    program = pyc_mlir.load(artifact, Device("local", 2))
+    join = pool._join
+    monkeypatch.setattr(pool, "_join", lambda threads: (time.sleep(1), join(threads)))
+    began = time.monotonic()
+    for begin in [b for b in POOL._hosts if b != POOL._host]:
+        POOL._host = begin  # The one that goes last.
+    del program
+    gc.collect()
+    assert time.monotonic() - began < 0.5
+    time.sleep(1.2)
+
+
+def test_python_does_not_know_helpers(artifact):
+    # Under SCHED_IDLE they would have the interpreter's lock as long as others want their core.
+    program = pyc_mlir.load(artifact, Device("local", 2))
+    program(X)
+    assert helpers() and len(sys._current_frames()) == threading.active_count() == 1
+
+
+def test_a_system_without_more_threads(artifact, monkeypatch):
+    class NoThreads:
+        def pthread_create(self, *_):
+            return errno.EAGAIN
+
+    POOL.stop()
+    monkeypatch.setattr(pool, "_LIBC", NoThreads())
+    program = pyc_mlir.load(artifact, Device("local", 2))
+    expected = pyc_mlir.load(artifact, Device("local-sync"))(X)[0]
+    np.testing.assert_array_equal(program(X)[0], expected)
+    assert not helpers()
+    monkeypatch.undo()
+    POOL.start()
+    assert helpers()
+
+
 def test_idle_helpers_sleep(artifact):
     program = pyc_mlir.load(artifact, Device("local", 2))
     program(X)
@@ -101,11 +155,12 @@ def test_idle_helpers_sleep(artifact):
 
 def test_one_thread_has_no_helpers():
     code = (
-        "import threading, numpy as np, pyc_mlir\n"
+        "import pathlib, numpy as np, pyc_mlir\n"
         "x = np.ones((64, 64), np.float32)\n"
         "p = pyc_mlir.compile(lambda x: x @ x, [x])\n"
         "assert (p(x) == 64).all() and p.device.threads == 1, p.device\n"
-        "assert not [t for t in threading.enumerate() if 'helper' in t.name]\n"
+        "names = [p.read_text() for p in pathlib.Path('/proc/self/task').glob('*/comm')]\n"
+        "assert not [n for n in names if 'helper' in n]\n"
     )
     environment = {**os.environ, "PYC_THREADS": "1"}
     assert (
@@ -121,4 +176,6 @@ def test_threads_that_may_be_used():
 
 
 def helpers():
-    return [t for t in threading.enumerate() if t.name.startswith("pyc-helper")]
+    """Their names."""
+    names = [p.read_text() for p in Path("/proc/self/task").glob("*/comm")]
+    return [n for n in names if n.startswith("pyc-helper")]
