@@ -50,7 +50,7 @@ _MOST_OFF_SECONDS = 1.0
 _CALIBRATION_SECONDS = 2e-3
 # A call of less does not wake sleepers, which takes the caller 8 us.
 _WORTH_WAKING_SECONDS = 3e-5
-_FUTEX, _WAKE_PRIVATE = 202, 129
+_FUTEX, _WAKE_PRIVATE, _SCHED_IDLE = 202, 129, 5
 # What the code of a program says of itself.
 _MARK = 1346978643
 # Seconds that a program waits for helpers to leave its code before it goes without its memory.
@@ -97,7 +97,7 @@ class Pool:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._bytes))
         self._wanted = 0
         self._cycles_a_second = 0.0
-        self._int32(_POLICY)[0] = getattr(os, "SCHED_IDLE", 0)
+        self._int32(_POLICY)[0] = _SCHED_IDLE
 
     def attach(
         self, owner: Any, code: Any, tell: Tell, threads: int, seconds: float | None
@@ -230,12 +230,8 @@ class Pool:
             _, after = self._told(tell, 0)
             rate = max(rate, (after - before) / (perf_counter() - began))
         self._cycles_a_second = rate
-        for word, value in (
-            (_SPIN, _SPIN_SECONDS),
-            (_SLACK, _SLACK_SECONDS),
-            (_MOST_OFF, _MOST_OFF_SECONDS),
-        ):
-            self._int64(word)[0] = int(value * rate)
+        seconds = np.array([_SPIN_SECONDS, 0, _SLACK_SECONDS, _MOST_OFF_SECONDS])
+        self._int64(_SPIN, 4)[:] = seconds * rate
 
     @staticmethod
     def _told(tell: Tell, word: int) -> tuple[int, int]:
