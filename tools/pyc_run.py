@@ -111,6 +111,7 @@ def _require_program(path: str) -> None:
 def _called(flags: argparse.Namespace, program: "Program") -> int:
     """Call the program as the flags ask."""
     from pyc_mlir.runtime.array import to_device
+    from pyc_mlir.runtime.pool import POOL
     from pyc_mlir.runtime.program import serving
 
     try:
@@ -137,6 +138,8 @@ def _called(flags: argparse.Namespace, program: "Program") -> int:
             profile.trace(flags.profile)
     if flags.stats:
         print(statistics(program.stats(), program, arrays), end="")
+        if program.device.kind == "local" and program.device.threads != 1:
+            print(f"{'threads':<14} {program.device.threads}: {POOL.statistics()}")
     return cli.OK
 
 

@@ -546,9 +546,15 @@ llvm.func internal @pyc_threads_fork(%function: !llvm.ptr, %environment: !llvm.p
   %is_traced = llvm.icmp "ne" %trace, %no_trace : !llvm.ptr
   llvm.cond_br %is_traced, ^record, ^return
 ^record:
-  // Records of function, tiles, cycles, and those of them that the caller waited; their number first.
+  // Records of function, tiles, cycles, and those of them that the caller waited; the next one's
+  // place and the end come first.
   %record_bytes = llvm.mlir.constant(32 : i64) : i64
   %before = llvm.atomicrmw add %trace, %record_bytes monotonic : !llvm.ptr, i64
+  %trace_end_at = llvm.getelementptr %trace[8] : (!llvm.ptr) -> !llvm.ptr, i8
+  %trace_end = llvm.load %trace_end_at : !llvm.ptr -> i64
+  %fits = llvm.icmp "ult" %before, %trace_end : i64
+  llvm.cond_br %fits, ^write, ^return
+^write:
   %record = llvm.getelementptr %trace[%before] : (!llvm.ptr, i64) -> !llvm.ptr, i8
   %tiles_to = llvm.getelementptr %record[8] : (!llvm.ptr) -> !llvm.ptr, i8
   %cycles_to = llvm.getelementptr %record[16] : (!llvm.ptr) -> !llvm.ptr, i8

@@ -3,19 +3,21 @@
 Calls are profiled in a process of IREE's own, in rounds that alternate with the same calls without
 profiling and with calls of the program itself. Of all profiled calls the half in the middle counts,
 by their seconds; a row's seconds are its mean over them, so that rows add up, and what no dispatch
-covers is the last row.
+covers is the last row. Where helpers work on calls of the program itself, it records what each
+dispatch takes then.
 """
 
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.measure.dispatch_timer import TimedCall, TimerSettings, time_calls
+from pyc_mlir.measure.dispatch_timer import WARMUP, TimedCall, TimerSettings, time_calls
 from pyc_mlir.measure.interleave import Spread
 from pyc_mlir.measure.prediction import Prediction
 from pyc_mlir.pipelines.choices.choices import Decision
@@ -37,22 +39,27 @@ from pyc_mlir.profile.dispatches import (
 from pyc_mlir.profile.profile import Disturbance, Profile, with_rest
 
 ROUNDS = 3
+# The calls in which dispatches try whether helpers pay (`iree/fork_join.mlir`).
+_TRIALS = 16
 # How long the profiled calls may take in all, and how many there are at least and at most.
 _SECONDS, _FEWEST, _MOST = 2.0, 9, 90
 _REST = ProfileRow("", 0.0, 0.0)
+OwnCall = tuple[float, np.ndarray]
 
 
 @dataclass(frozen=True)
 class ProfiledCall:
     """The call to profile: a function of the artifact, its inputs, and bytes of further buffers.
 
-    own: seconds of one call of the program itself, by its own way.
+    own: calls the program itself, by its own way, with `threads` threads; returns seconds, and of
+    each dispatch tiles, seconds and seconds of waiting for helpers.
     """
 
     function: str
     inputs: Sequence[np.ndarray]
     storage: tuple[int, ...]
-    own: Callable[[], float]
+    own: Callable[[], OwnCall]
+    threads: int = 1
 
 
 def measure(
@@ -71,18 +78,19 @@ def measure(
         raise PycError(
             ReasonCode.BAD_ARGUMENT, f"profile: expected one call or more, got {calls!r}"
         )
-    seconds = statistics.median([call.own() for _ in range(ROUNDS)])
+    tried = [call.own()[0] for _ in range(_TRIALS if call.threads > 1 else ROUNDS)]
+    seconds = statistics.median(tried[-ROUNDS:])
     if calls is None:
         calls = int(min(max(_SECONDS / max(seconds, 1e-9), _FEWEST), _MOST))
     each = -(-calls // ROUNDS)
     timed: list[TimedCall] = []
     plain: list[TimedCall] = []
-    own: list[float] = []
+    own: list[OwnCall] = []
     for _ in range(ROUNDS):
-        own += [call.own() for _ in range(each)]
         for made, profiling in ((plain, False), (timed, True)):
             here = replace(how, calls=each, profiling=profiling)
             made += time_calls(artifact.vmfb, call.function, call.inputs, here, call.storage)
+        own += [call.own() for _ in range(WARMUP + each)][WARMUP:]
     if len({tuple(s.symbol for s in one.spans) for one in timed}) > 1:
         raise PycError(
             ReasonCode.RUNTIME_FAILED,
@@ -91,10 +99,10 @@ def measure(
         )
     cut = len(timed) // 4
     kept = sorted(timed, key=lambda c: c.seconds)[cut : len(timed) - cut]
-    rows = _rows(artifact, kept, timed, model)
+    rows = [*_rows(artifact, kept, timed, model), replace(_REST, calls=len(timed))]
+    (*rows, rest), helped = _helped(rows, timed[0], own, call.threads)
     seconds = statistics.fmean(c.seconds for c in kept)
-    several = "s" if how.threads > 1 else ""
-    threads = f"{how.threads} thread{several}" if how.threads else "all cores"
+    threads = {0: "all cores", 1: "1 thread"}.get(how.threads, f"{how.threads} threads")
     return Profile(
         program=artifact.manifest.graph_id or "",
         measured=True,
@@ -104,17 +112,41 @@ def measure(
         ),
         roof=roof_of(model),
         seconds=seconds,
-        rows=with_rest(rows, seconds, replace(_REST, calls=len(timed))),
+        helped=helped,
+        rows=with_rest(rows, seconds, rest),
         disturbance=Disturbance(
             statistics.median(c.cpu_seconds for c in timed),
             statistics.median(c.cpu_seconds for c in plain),
-            statistics.median(own),
+            statistics.median(seconds for seconds, _ in own),
         ),
         device=how.device,
         threads=how.threads,
         entry=call.function,
         spans=kept[len(kept) // 2].spans,
     )
+
+
+def _helped(
+    rows: list[ProfileRow], timed: TimedCall, own: Sequence[OwnCall], threads: int
+) -> tuple[list[ProfileRow], str]:
+    """Add what the program recorded on several threads, and tell how; the last row is the rest.
+
+    Rows match by position: calls with other dispatches, or other tiles in one, do not count.
+    """
+    tiles = [prod(span.workgroups) for span in timed.spans]
+    same = [(seconds, r) for seconds, r in own if r[:, 0].tolist() == tiles]
+    if threads == 1:
+        return rows, ""
+    if not same:
+        found = " or ".join(map(str, sorted({len(r) for _, r in own})))
+        known = f"expected the {len(tiles)} dispatches that IREE's tool timed, with their tiles"
+        return rows, f"not known for {threads} threads: {known}, got {found} in a call from Python"
+    medians = np.median([r[:, 1:] for _, r in same], axis=0)
+    rest = statistics.median(seconds for seconds, _ in same) - float(medians[:, 0].sum())
+    pairs = zip(rows, [*medians.tolist(), (rest, 0.0)], strict=True)
+    rows = [replace(row, helped_seconds=t, waited_seconds=w) for row, (t, w) in pairs]
+    where = f"{threads} threads: recorded in calls from Python, in turn with the others"
+    return rows, f"{where}; medians of {len(same)} calls; wait: of the caller, for helpers"
 
 
 def _rows(

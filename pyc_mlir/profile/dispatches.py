@@ -154,6 +154,8 @@ class ProfileRow:
     share: of the call. calls: how many were timed; 0 for a prediction.
     flops, traffic_bytes, roofline: None where not known. `roofline` is the share of the speed that
         `Profile.roof` allows.
+    helped_seconds, waited_seconds: with the helpers of `Profile.helped`, and those of them that the
+        caller waited for helpers; None where that was not measured.
     """
 
     dispatch: str
@@ -172,6 +174,8 @@ class ProfileRow:
     flops: float | None = None
     traffic_bytes: int | None = None
     roofline: float | None = None
+    helped_seconds: float | None = None
+    waited_seconds: float | None = None
 
     @property
     def is_dispatch(self) -> bool:

@@ -21,7 +21,7 @@ from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.measure.dispatch_timer import DispatchSpan
-from pyc_mlir.profile.dispatches import IREE, Operation, ProfileRow, operations_of, uncovered
+from pyc_mlir.profile.dispatches import Operation, ProfileRow, operations_of, uncovered
 from pyc_mlir.util.html import Html, joined, tag
 from pyc_mlir.util.html import table as table_of
 from pyc_mlir.util.units import quantity
@@ -60,6 +60,7 @@ class Profile:
     disturbance: what profiling adds; None for a prediction.
     device, threads, entry: what was called; threads 0 is one a core.
     spans: one call, the one with the median time.
+    helped: how the rows' seconds with helpers were measured; empty where there are none.
     """
 
     schema: ClassVar[int] = 1
@@ -74,6 +75,7 @@ class Profile:
     threads: int = 0
     entry: str = ""
     spans: tuple[DispatchSpan, ...] = ()
+    helped: str = ""
 
     @property
     def operations(self) -> list[Operation]:
@@ -144,16 +146,14 @@ def with_rest(
 ) -> tuple[ProfileRow, ...]:
     """Return the rows and the rest of a call of `seconds`, with the share of each."""
     left = seconds - fsum(row.seconds for row in rows)
-    whole = seconds or 1.0
-    shared = [_shared(row, row.seconds, whole) for row in rows]
-    return (*shared, _shared(rest, left, whole))
+    every = (*rows, replace(rest, seconds=left))
+    return tuple(replace(row, share=row.seconds / (seconds or 1.0)) for row in every)
 
 
-def _shared(row: ProfileRow, seconds: float, whole: float) -> ProfileRow:
-    return replace(row, seconds=seconds, share=seconds / whole)
-
-
-_HEAD = ("time", "share", "times", "spread", "roof", "code", "operations", "nodes of the model")
+_HEAD = (
+    *("time", "share", "times", "spread", "roof", "helped", "ratio", "wait"),
+    *("code", "operations", "nodes of the model"),
+)
 # Columns of text, which stand to the left; the least characters of a line that both have.
 _TEXTS = 3
 _LONGEST = 30
@@ -168,13 +168,9 @@ def table(profile: Profile, most: int | None = None) -> str:
     """
     operations = profile.operations
     shown = operations if most is None else operations[:most]
-    cells = [
-        _HEAD,
-        *(
-            [c if len(c) <= _LONGEST else f"{c[: _LONGEST - 3]}..." for c in _cells(o)]
-            for o in shown
-        ),
-    ]
+    texts = map(_cells, shown)
+    cut = ([c if len(c) <= _LONGEST else f"{c[: _LONGEST - 3]}..." for c in row] for row in texts)
+    cells = [_HEAD, *cut]
     if others := [row for o in operations[len(shown) :] for row in o.rows]:
         cells.append(_sum(others, f"{len(operations) - len(shown)} more operations", profile))
     columns = [c for c in zip(*cells, *_whole(profile), strict=True) if any(c[1:])]
@@ -198,6 +194,7 @@ def _cells(operation: Operation) -> tuple[str, ...]:
         str(times) if times > 1 else "",
         _spread(operation.rows[0]) if times == 1 else "",
         "" if operation.roofline is None else f"{operation.roofline:.0%}",
+        *_helped(operation.rows),
         operation.code,
         operation.title,
         operation.named,
@@ -215,7 +212,17 @@ def _whole(profile: Profile) -> list[tuple[str, ...]]:
 def _sum(rows: Sequence[ProfileRow], what: str, profile: Profile) -> tuple[str, ...]:
     seconds = sum(row.seconds for row in rows)
     share = f"{seconds / (profile.seconds or 1.0):.1%}"
-    return (quantity(seconds, "s"), share, "", "", "", "", what, "")
+    return (quantity(seconds, "s"), share, "", "", "", *_helped(rows), "", what, "")
+
+
+def _helped(rows: Sequence[ProfileRow]) -> tuple[str, str, str]:
+    """Write the seconds with helpers, their ratio to those without, and the wait."""
+    if not rows or rows[0].helped_seconds is None:
+        return "", "", ""
+    helped = fsum(row.helped_seconds or 0.0 for row in rows)
+    waited = fsum(row.waited_seconds or 0.0 for row in rows)
+    ratio = helped / (fsum(row.seconds for row in rows) or 1.0)
+    return quantity(helped, "s"), f"{ratio:.2f}", quantity(waited, "s") if waited else ""
 
 
 def _spread(row: ProfileRow) -> str:
@@ -223,13 +230,6 @@ def _spread(row: ProfileRow) -> str:
     if not median or low is None or high is None:
         return ""
     return f"{low / median - 1:+.0%} {high / median - 1:+.0%}"
-
-
-def code_of(row: ProfileRow) -> str:
-    """Name the owner of a row's code."""
-    if not row.is_dispatch:
-        return ""
-    return "IREE's code" if row.code == IREE else f"kernel {row.code}"
 
 
 def summary(profile: Profile) -> str:
@@ -264,6 +264,8 @@ def notes(profile: Profile) -> str:
         )
     if profile.is_disturbed:
         lines.append("other processes disturbed the calls: measure again on a quiet machine")
+    if profile.helped:
+        lines.append(f"helped: {profile.helped}")
     if any(row.roofline is not None for row in profile.rows):
         lines.append(f"roof: {profile.roof}")
     return "".join(f"  {line}\n" for line in lines)
@@ -271,9 +273,10 @@ def notes(profile: Profile) -> str:
 
 def html(profile: Profile) -> Html:
     """Write the whole table, and what it rests on."""
-    cells = [*map(_cells, profile.operations), *_whole(profile)]
+    cells = [_HEAD, *map(_cells, profile.operations), *_whole(profile)]
+    head, *rows = zip(*(c for c in zip(*cells, strict=True) if any(c[1:])), strict=True)
     lines = (tag("p", line.strip()) for line in notes(profile).splitlines())
-    return joined(tag("p", summary(profile)), table_of(_HEAD, cells), *lines)
+    return joined(tag("p", summary(profile)), table_of(head, rows), *lines)
 
 
 def trace_events(profile: Profile) -> dict[str, Any]:
@@ -302,7 +305,7 @@ def trace_events(profile: Profile) -> dict[str, Any]:
 def _arguments(row: ProfileRow, span: DispatchSpan) -> dict[str, Any]:
     found = {
         "dispatch": span.symbol,
-        "code": code_of(row),
+        "code": f"kernel {row.code}" if row.is_kernel else "IREE's code",
         "knobs": row.knobs,
         "sources": ", ".join(row.sources) or "unknown",
         "locations": ", ".join(row.locations),

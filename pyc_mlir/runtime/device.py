@@ -145,12 +145,19 @@ class Device:
 
         The same object every time, so that arrays go from program to program. Results of CPU
         programs go into recycled memory unless told otherwise: what is kept for later is in no
-        account.
+        account. A GPU's lasts as long as programs and arrays hold it: IREE has threads that wait
+        for an open one, and with Mesa's software Vulkan device they poll, two cores' worth.
         """
         device = target if isinstance(target, str) else target.device
         if device == "local" and not IS_SUPPORTED:
             device = Device.cpu_kind(available_cores(), seconds)
-        return _default_device(device, recycles)
+        with _DEFAULTS:
+            if device in CPU_KINDS:
+                key = device, recycles
+                if key not in _CPUS:
+                    _CPUS[key] = Device(device, allocator=DEFAULT_ALLOCATOR if recycles else None)
+                return _CPUS[key]
+            return _GPUS.get(device) or _GPUS.setdefault(device, Device(device))
 
     @staticmethod
     def cpu_kind(cores: int, seconds: float | None = None) -> str:
@@ -285,24 +292,6 @@ def host_cpu() -> CpuInfo | None:
     return replace(cpu, cores=min(cpu.cores, available_cores()), features=features)
 
 
-def _default_device(kind: str, recycles: bool) -> Device:
-    """Return the process's own device of a kind.
-
-    A GPU's lasts as long as programs and arrays hold it: IREE has threads that wait for an open
-    one, and with Mesa's software Vulkan device they poll, two cores' worth.
-    """
-    with _DEFAULTS:
-        if kind in CPU_KINDS:
-            key = kind, recycles
-            if key not in _CPUS:
-                _CPUS[key] = Device(kind, allocator=DEFAULT_ALLOCATOR if recycles else None)
-            return _CPUS[key]
-        device = _GPUS.get(kind)
-        if device is None:
-            device = _GPUS[kind] = Device(kind)
-        return device
-
-
 def _check(kind: str, threads: int | None, allocator: str | None) -> None:
     if kind not in KINDS:
         raise PycError(
@@ -327,11 +316,6 @@ def _reason(error: Exception) -> str:
     """Return the first line of what IREE says, without the source file that says it."""
     line = (str(error).splitlines() or [""])[0]
     return re.sub(r"^.*?\.c:\d+: ", "", line).strip(" :")
-
-
-def default_device(threads: int, seconds: float | None = None) -> Device:
-    """Return the default device of a PyC program of so many predicted seconds and cores."""
-    return Device("local", threads, DEFAULT_ALLOCATOR)
 
 
 _GPU_DRIVER = Path("/proc/driver/nvidia/version")

@@ -29,6 +29,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.hardware import cpu_quota
 from pyc_mlir.pipelines.target.target import available_cores
+from pyc_mlir.util.units import quantity
 
 # The function by which a loaded program is told of threads: takes and returns int64[WORDS]. The
 # number is that of the layout below: a program of another one runs without helpers.
@@ -38,10 +39,12 @@ MOST_THREADS = 64
 IS_SUPPORTED = sys.platform == "linux" and machine() == "x86_64"
 
 # See `iree/fork_join.mlir`. Offsets in bytes.
-_BYTES = 3 * mmap.PAGESIZE
+_RECORDS_AT = 3 * mmap.PAGESIZE
+_BYTES = _RECORDS_AT + (1 << 23)
 _OWNER, _ASLEEP, _WAITED_ON, _PLACED = 256, 260, 264, 280
 _JOBS, _WAITS, _WAITED_CYCLES, _OFFS = 288, 296, 304, 312
-_TURN, _SPIN, _SLACK, _MOST_OFF, _HELPERS, _POLICY, _CORES = 384, 392, 408, 416, 432, 440, 512
+_TURN, _SPIN, _SLACK, _MOST_OFF, _RECORDS, _HELPERS, _POLICY = 384, 392, 408, 416, 424, 432, 440
+_CORES = 512
 _SHARES, _SHARE_BYTES, _UNITS, _SLEEPS, _THREAD = 1024, 128, 8, 16, 24
 # Seconds; docs/design-notes/threads.md has what was measured.
 _SPIN_SECONDS = 1e-3
@@ -78,6 +81,11 @@ class PoolStatistics:
     sleeps: int
     turned_off: int
 
+    def __str__(self) -> str:
+        wait = quantity(self.wait_seconds / max(self.waits, 1), "s")
+        forks = f"{self.jobs} forks, {self.waits} of them with a wait of {wait} on average"
+        return f"{forks}, {self.helped} units helped, turned off {self.turned_off} times"
+
 
 class Pool:
     """One a process. Methods may be called by several threads."""
@@ -87,7 +95,7 @@ class Pool:
         self._memory = mmap.mmap(-1, _BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._bytes = np.frombuffer(self._memory, np.uint8)
         self._address = self._bytes.ctypes.data
-        self._lock = _thread.allocate_lock()
+        self._lock, self._recording = _thread.allocate_lock(), _thread.allocate_lock()
         self._threads: list[int] = []
         # What keeps code loaded, by where helpers begin in it.
         self._hosts: dict[int, Any] = {}
@@ -141,13 +149,15 @@ class Pool:
 
     def after_fork(self) -> None:
         """Forget the parent's threads in a child, and the job that one of them was in."""
-        self._lock = _thread.allocate_lock()
+        self._lock, self._recording = _thread.allocate_lock(), _thread.allocate_lock()
         self._threads.clear()
+        self._int64(_RECORDS)[0] = 0
         for word in (_OWNER, _ASLEEP, _HELPERS):
             self._int32(word)[0] = 0
         job = self._int64(0)
         job &= -1 << 24  # No shares and no units.
-        self._bytes[_SHARES + _THREAD :].view(np.int64)[:: _SHARE_BYTES // 8] = 0
+        lines = self._int64(_SHARES, MOST_THREADS * _SHARE_BYTES // 8).reshape(MOST_THREADS, -1)
+        lines[:, _THREAD // 8] = 0
 
     def _start(self) -> None:
         if not self._hosts:
@@ -176,6 +186,25 @@ class Pool:
         where = ctypes.c_void_p(self._address + _WAITED_ON)
         _LIBC.syscall(_FUTEX, where, _WAKE_PRIVATE, MOST_THREADS, None, None, 0)
         return leaving
+
+    def record(self, call: Callable[[], object]) -> tuple[float, np.ndarray]:
+        """Return the seconds of a call, and a row for each dispatch, forked or not, in their order.
+
+        A row has the tiles, the seconds, and those of them that the caller waited for helpers.
+        Other calls at the same time add theirs; 260,000 rows are kept.
+        """
+        with self._recording:
+            rows = self._int64(_RECORDS_AT, (_BYTES - _RECORDS_AT) // 8).reshape(-1, 4)
+            rows[0, :2] = rows[0].nbytes, rows.nbytes
+            self._int64(_RECORDS)[0] = rows.ctypes.data
+            began = perf_counter()
+            try:
+                call()
+            finally:
+                seconds = perf_counter() - began
+                self._int64(_RECORDS)[0] = 0
+            rate = self._cycles_a_second or 1.0
+            return seconds, rows[1 : rows[0, 0] // rows[0].nbytes, 1:] / np.array([1.0, rate, rate])
 
     def statistics(self) -> PoolStatistics:
         """Return the counts; those of callers that run now may be missing."""
@@ -255,15 +284,18 @@ def _join(threads: list[int]) -> None:
         _LIBC.pthread_join(ctypes.c_ulong(thread), None)
 
 
-def usable_threads(environment: Mapping[str, str] = os.environ) -> int:
+def usable_threads(
+    environment: Mapping[str, str] = os.environ, cores: int = 0, quota: str | None = None
+) -> int:
     """Return PYC_THREADS, else the cores that this process may use, within its CPU quota.
 
-    Raises PycError (BAD_ARGUMENT) for another value of PYC_THREADS than a number from 1 on.
+    cores, quota: where they are known. Raises PycError (BAD_ARGUMENT) for another value of
+    PYC_THREADS than a number from 1 on.
     """
     given = environment.get("PYC_THREADS", "")
     if not given:
-        quota = float(cpu_quota() or MOST_THREADS)
-        return max(1, min(available_cores(), int(quota), MOST_THREADS))
+        limit = float((cpu_quota() if quota is None else quota) or MOST_THREADS)
+        return max(1, min(cores or available_cores(), int(limit), MOST_THREADS))
     if not re.fullmatch(r"[1-9]\d*", given):
         raise PycError(
             ReasonCode.BAD_ARGUMENT, f"PYC_THREADS: expected a number from 1 on, got {given!r}"

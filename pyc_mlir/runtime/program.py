@@ -45,6 +45,7 @@ from pyc_mlir.runtime.executable import other_runtime
 from pyc_mlir.runtime.monitor import Code, Monitor, compare_every
 from pyc_mlir.runtime.outputs import check_outputs, donated_memory, donors, fill, no_entry, on_host
 from pyc_mlir.runtime.plans import Accepted, PlannedMode, Run, Serving
+from pyc_mlir.runtime.pool import POOL
 from pyc_mlir.runtime.selection.adaptive import Adaptive
 from pyc_mlir.runtime.selection.selector import Selector
 from pyc_mlir.util.html import facts_table
@@ -302,17 +303,17 @@ class Program:
         kept = "caching" if accepted[0].by_arena and not storage else device.allocator or ""
         allocator = ALLOCATORS.get(kept, "")
         # IREE's tools know nothing of helpers; its one worker records entries with arenas too.
-        kind, threads = device.kind, device.threads or 0
-        kind, threads = ("local-task", 1) if kind == "local" else (kind, threads)
+        kind, threads, helped = device.kind, device.threads or 0, 1
+        if kind == "local":
+            kind, threads, helped = "local-task", 1, threads
         how = build.TimerSettings(kind, threads, allocator=allocator)
 
-        def own() -> float:
-            began = perf_counter()
+        def own() -> None:
             self._answered(mode, mode.accepted.get(tuple(map(_spec_of, arrays)), accepted), arrays)
-            return perf_counter() - began
 
         model = build.model_of(self.artifact, host_cpu(), how.threads, calibration)
-        call = build.ProfiledCall(function, [a.numpy() for a in arrays], storage, own)
+        values, record = [a.numpy() for a in arrays], partial(POOL.record, own)
+        call = build.ProfiledCall(function, values, storage, record, helped)
         return build.measure(self.artifact, call, how, model, calls)
 
     def compare_every(self, calls: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.measure.environment import PROJECT, Environments
 from pyc_mlir.pipelines.target.target import CpuInfo
+from pyc_mlir.runtime.pool import usable_threads
 from pyc_mlir.tools.doctor.machine import TARGETS, Machine
 
 SCHEMA_VERSION = 1
@@ -187,6 +188,16 @@ def _cores(machine: Machine) -> CheckResult:
     cores = machine.environment.cores
     one = "give the process a second core for calls with two threads"
     return CheckResult(f"{cores} on {machine.environment.cpu}", "" if cores > 1 else one)
+
+
+@check("threads")
+def _threads(machine: Machine) -> CheckResult:
+    cores, quota = machine.environment.cores, machine.place.context_facts.get("cpu_quota", "")
+    most, asked = usable_threads({}, cores, quota), machine.asked
+    why = f"affinity to {cores} cores, CPU quota {quota or 'none'}, PYC_THREADS {asked or 'unset'}"
+    fix = f"unset PYC_THREADS, or set it to a number from 1 to {most}"
+    is_right = asked in ("", *map(str, range(1, most + 1)))
+    return CheckResult(f"{asked or most} a call: {why}", "" if is_right else fix)
 
 
 @check("vector width")

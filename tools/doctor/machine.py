@@ -3,6 +3,7 @@
 `examine` collects them once, as frozen data; `pyc_mlir.tools.doctor.checks` judges them.
 """
 
+import os
 import re
 import shutil
 import tempfile
@@ -35,7 +36,8 @@ class Machine:
     `place` is what evidence is keyed by, with GPUs if there are any.
 
     `pins` are the versions that PyC is tested with, `extra_pins` those of optional packages,
-    `versions` what is installed of both; `free_bytes` is the space for temporary files.
+    `versions` what is installed of both; `free_bytes` is the space for temporary files; `asked` is
+    PYC_THREADS.
     """
 
     environment: Environment
@@ -46,6 +48,7 @@ class Machine:
     targets: tuple[str, ...]
     drivers: tuple[Driver, ...]
     free_bytes: int
+    asked: str = ""
 
     @property
     def compiles_for(self) -> list[str]:
@@ -77,6 +80,7 @@ def examine() -> Machine:
         targets=compiler_targets(),
         drivers=runtime_drivers(),
         free_bytes=_free_bytes(),
+        asked=os.environ.get("PYC_THREADS", ""),
     )
 
 

@@ -35,6 +35,7 @@ from pyc_mlir.profile.dispatches import (
 )
 from pyc_mlir.profile.profile import KEY, Disturbance, Profile, table
 from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.pool import IS_SUPPORTED, POOL
 from pyc_mlir.runtime.program import Program
 
 GROUP = Decision(
@@ -121,6 +122,31 @@ def test_a_program_is_profiled(device, tmp_path):
     assert all(p.startswith("profiled.py:") for r in dispatches for p in r.locations)
     assert profile.disturbance and min(vars(profile.disturbance).values()) > 0
     profile.trace(tmp_path / "trace.json")
+
+
+@pytest.mark.skipif(not IS_SUPPORTED, reason="no helpers on this system")
+def test_times_with_helpers_stand_beside_those_of_one_thread():
+    profile = Program(artifact_of(), Device("local", threads=2)).profile(X, calls=3)
+    *dispatches, rest = profile.rows
+    helped = [r.helped_seconds or 0.0 for r in dispatches]
+    assert len(helped) == 4 and min(helped) > 0 and rest.waited_seconds == 0
+    assert all(0 <= (r.waited_seconds or 0.0) <= h for r, h in zip(dispatches, helped, strict=True))
+    # Dispatches of a few microseconds leave time of the call from Python.
+    assert profile.disturbance and rest.helped_seconds
+    assert fsum(helped) + rest.helped_seconds == pytest.approx(profile.disturbance.own)
+    assert "2 threads" in profile.helped and "helped  ratio" in str(profile)
+    assert from_data(Profile, json.loads(json.dumps(to_data(profile)))) == profile
+
+
+@pytest.mark.skipif(not IS_SUPPORTED, reason="no helpers on this system")
+@pytest.mark.parametrize("row", [np.zeros((3, 3)), np.zeros((4, 3))], ids=["number", "tiles"])
+def test_calls_with_other_dispatches_have_no_times_with_helpers(monkeypatch, row):
+    monkeypatch.setattr(POOL, "record", lambda call: (1.0, row))
+    profile = Program(artifact_of(), Device("local", threads=2)).profile(X, calls=1)
+    assert f"the 4 dispatches that IREE's tool timed, with their tiles, got {len(row)}" in (
+        profile.helped
+    )
+    assert all(r.helped_seconds is None for r in profile.rows) and "wait" not in str(profile)
 
 
 @pytest.mark.full
@@ -252,6 +278,17 @@ def test_the_table():
     assert str(made_by_hand()) == GOLDEN
 
 
+def test_the_table_with_helpers():
+    by_hand = made_by_hand()
+    times = zip(by_hand.rows, [(1.0, 0.0), (3.0, 0.5), (1.0, 0.0), (2.0, 0.0)], strict=True)
+    rows = tuple(replace(r, helped_seconds=h, waited_seconds=w) for r, (h, w) in times)
+    text = str(replace(by_hand, rows=rows, helped="2 threads: by hand"))
+    assert "  helped: 2 threads: by hand\n" in text
+    assert re.search(r" 6 s .* 3 s +0\.50 +500 ms +IREE", text)
+    assert re.search(r" 2 s .* 50% +1 s +0\.50 +gemm", text)
+    assert re.search(r"10 s  100\.0% +7 s +0\.70 +500 ms +the call", text)
+
+
 def test_a_short_table_sums_up_the_rest():
     text = table(made_by_hand(), most=1)
     assert "3 s   30.0%" in text and "2 more operations" in text
@@ -291,7 +328,7 @@ def test_disturbed_calls_are_called_so():
 def test_html_is_escaped():
     text = made_by_hand()._repr_html_()
     assert "dense &lt;1&gt;" in text and "<1>" not in text
-    assert text.count("<tr>") == 1 + 3 + 2
+    assert text.count("<tr>") == 1 + 3 + 2 and "helped" not in text
 
 
 def test_the_trace_is_a_trace(tmp_path):

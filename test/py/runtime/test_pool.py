@@ -15,7 +15,7 @@ import pytest
 import pyc_mlir
 from pyc_mlir import Device, PycError
 from pyc_mlir.runtime import pool
-from pyc_mlir.runtime.pool import POOL, usable_threads
+from pyc_mlir.runtime.pool import POOL, PoolStatistics, usable_threads
 
 X = np.random.default_rng(0).normal(size=(96, 512)).astype(np.float32)
 pytestmark = pytest.mark.skipif(not pool.IS_SUPPORTED, reason="no helpers on this system")
@@ -153,6 +153,38 @@ def test_idle_helpers_sleep(artifact):
     assert time.process_time() - before < 0.02
 
 
+def test_dispatches_of_a_call_are_recorded(artifact):
+    program = pyc_mlir.load(artifact, Device("local", 2))
+    seconds, rows = POOL.record(lambda: program(X))
+    tiles, took, waited = rows.T
+    assert len(rows) > 3 and tiles.min() >= 1 and (took > 0).all() and took.sum() < seconds
+    assert (waited >= 0).all() and (waited <= took).all()
+    # Nothing is recorded of calls outside, nor of programs without helpers.
+    program(X)
+    alone = pyc_mlir.load(artifact, Device("local-sync"))
+    assert not len(POOL.record(lambda: alone(X))[1])
+    twice = POOL.record(lambda: (program(X), program(X)))[1]
+    assert twice[:, 0].tolist() == [*tiles, *tiles]
+
+
+def test_records_end_where_their_memory_ends(artifact, monkeypatch):
+    program = pyc_mlir.load(artifact, Device("local", 2))
+    most = 2
+    monkeypatch.setattr(pool, "_BYTES", pool._RECORDS_AT + 32 * (1 + most))
+    beyond = POOL._int64(pool._BYTES, 64)
+    beyond[:] = -1
+    assert len(POOL.record(lambda: program(X))[1]) == most
+    assert (beyond == -1).all()
+
+
+def test_statistics_in_words():
+    counts = PoolStatistics(jobs=9, waits=4, wait_seconds=8e-6, helped=20, sleeps=1, turned_off=2)
+    assert str(counts) == (
+        "9 forks, 4 of them with a wait of 2 us on average, 20 units helped, turned off 2 times"
+    )
+    assert "with a wait of 0 ns" in str(PoolStatistics(0, 0, 0.0, 0, 0, 0))
+
+
 def test_one_thread_has_no_helpers():
     code = (
         "import pathlib, numpy as np, pyc_mlir\n"
@@ -171,6 +203,8 @@ def test_one_thread_has_no_helpers():
 def test_threads_that_may_be_used():
     assert usable_threads({"PYC_THREADS": "5"}) == 5
     assert 1 <= usable_threads({}) <= len(os.sched_getaffinity(0))
+    assert [usable_threads({}, 8, quota) for quota in ("", "0.5", "2.5", "16")] == [8, 1, 2, 8]
+    assert usable_threads({}, 256, "") == pool.MOST_THREADS
     with pytest.raises(PycError, match="PYC_THREADS: expected a number from 1 on, got 'two'"):
         usable_threads({"PYC_THREADS": "two"})
 

@@ -1,5 +1,6 @@
 """pyc-run in this process, and once where no compiler can be imported."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyc_mlir import PycError, ReasonCode
 from pyc_mlir.artifact import artifact
 from pyc_mlir.artifact.signature import SignatureEntry
 from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.runtime.pool import IS_SUPPORTED
 from pyc_mlir.tools import pyc_run
 from pyc_mlir.tools.cli.run_inputs import read_inputs
 
@@ -39,6 +41,14 @@ def test_values_on_the_command_line(program, capsys):
     out = ran(capsys, program, "--input", "3xf32=1 2 3.5", "--input", "3xf32=1", "--stats")
     assert out.startswith("r: 3xf32\n[2.  3.  4.5]\n")
     assert "\nmemory         " in out and "at the peak" in out and "calls          1\n" in out
+
+
+@pytest.mark.skipif(not IS_SUPPORTED, reason="no helpers on this system")
+def test_helpers_have_a_line_of_statistics(program, capsys):
+    arguments = (program, "--input", "3xf32", "--input", "3xf32", "--stats", "--threads")
+    line = r"\nthreads        2: \d+ forks, .* units helped, turned off \d+ times\n"
+    assert re.search(line, ran(capsys, *arguments, "2"))
+    assert "forks" not in ran(capsys, *arguments, "1")
 
 
 def test_inputs_by_name_come_in_any_order(program, capsys):

@@ -98,6 +98,8 @@ BROKEN = [
     ("vulkan device", "warn", {"drivers": with_driver(Driver("vulkan"))}, "make lavapipe"),
     ("system", "warn", {"environment": replace(ENVIRONMENT, system="Darwin arm64")}, "Linux"),
     ("cores", "warn", {"environment": replace(ENVIRONMENT, cores=1)}, "second core"),
+    ("threads", "warn", {"asked": "two"}, "unset PYC_THREADS"),
+    ("threads", "warn", {"asked": "9"}, "a number from 1 to 8"),
     ("vector width", "warn", {"environment": replace(ENVIRONMENT, features=())}, "AVX2"),
     ("memory", "warn", {"environment": replace(ENVIRONMENT, memory_gib=2)}, "4 GiB"),
 ]
@@ -113,6 +115,18 @@ def test_each_problem_has_its_fix(name, status, change, fix):
 
 def test_every_check_is_shown_failing():
     assert set(CHECKS) == {name for name, *_ in BROKEN}
+
+
+@pytest.mark.parametrize(
+    ("asked", "quota", "threads"), [("", "", 8), ("3", "", 3), ("", "2.5", 2), ("", "0.5", 1)]
+)
+def test_threads_have_their_reason(asked, quota, threads):
+    place = replace(PLACE, context_facts={"cpu_quota": quota})
+    found = finding(replace(FULL, asked=asked, place=place), "threads")
+    assert found.found == (
+        f"{threads} a call: affinity to 8 cores, CPU quota {quota or 'none'}, "
+        f"PYC_THREADS {asked or 'unset'}"
+    )
 
 
 def test_a_machine_without_gpu_is_told_that_compiling_still_works():

@@ -54,7 +54,7 @@ from pyc_mlir.pipelines.memory.planner.problem import PlannedTask, PlanningProbl
 from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
-from pyc_mlir.runtime.device import default_device
+from pyc_mlir.runtime.device import DEFAULT_ALLOCATOR, Device
 from pyc_mlir.runtime.program import Program, serving
 from pyc_mlir.tools.bench.peers.candidates import plain_artifact, plain_options
 from pyc_mlir.tools.bench.peers.footprint import Footprint, footprint
@@ -297,7 +297,7 @@ def samples(
     folder: str, threads: int, rounds: int, min_seconds: float, clock: str
 ) -> dict[str, Any]:
     """Time every artifact of a folder in this process: samples, and calls of each."""
-    device = default_device(threads)
+    device = Device("local", threads, DEFAULT_ALLOCATOR)
     with np.load(Path(folder) / _INPUTS, allow_pickle=False) as stored:
         arrays = [to_device(stored[f"arr_{i}"], device) for i in range(len(stored.files))]
     calls: dict[str, Callable[[], object]] = {}

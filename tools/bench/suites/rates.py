@@ -28,7 +28,7 @@ from pyc_mlir.calibrate import PeakProbe, copy_probe, fma_probes
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.measure.interleave import Spread, interleave
 from pyc_mlir.measure.records import Record, record
-from pyc_mlir.runtime.device import default_device
+from pyc_mlir.runtime.device import DEFAULT_ALLOCATOR, Device
 from pyc_mlir.tools.bench.peers.candidates import pyc
 from pyc_mlir.tools.bench.peers.workload import Workload
 from pyc_mlir.tools.bench.report.suite import (
@@ -79,7 +79,7 @@ def measured(
 ) -> Iterator[Record]:
     """Yield the records of one program. Raises PycError (WRONG_RESULT)."""
     name = f"{workload.name}; {threads_of(threads)}"
-    prepared = pyc(workload, make_options(), default_device(threads))
+    prepared = pyc(workload, make_options(), Device("local", threads, DEFAULT_ALLOCATOR))
     error = workload.check(prepared.results(), "pyc")
     with _peak(rate, threads, bench.quick) as probe:
         calls = {"pyc": prepared.call, "peak": probe.call}
@@ -106,7 +106,7 @@ def _peak(rate: Rate, threads: int, quick: bool) -> Iterator[PeakProbe]:
     """Yield what the program is measured against; its amount is of all threads."""
     if not rate.copied:
         iterations = _QUICK_ITERATIONS if quick else rate.iterations
-        (probe,) = fma_probes([default_device(1)], 1, iterations)
+        (probe,) = fma_probes([Device("local", 1, DEFAULT_ALLOCATOR)], 1, iterations)
         yield PeakProbe(probe.call, threads * probe.amount)
         return
     # Copies read and write: half of the bytes each.
