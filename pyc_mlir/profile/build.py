@@ -3,8 +3,7 @@
 Calls are profiled in a process of IREE's own, in rounds that alternate with the same calls without
 profiling and with calls of the program itself. Of all profiled calls the half in the middle counts,
 by their seconds; a row's seconds are its mean over them, so that rows add up, and what no dispatch
-covers is the last row. Where helpers work on calls of the program itself, it records what each
-dispatch takes then.
+covers is the last row. What dispatches take with helpers the calls of the program itself record.
 """
 
 import statistics
@@ -79,13 +78,9 @@ def measure(
             ReasonCode.BAD_ARGUMENT, f"profile: expected one call or more, got {calls!r}"
         )
     tried = [call.own()[0] for _ in range(_TRIALS if call.threads > 1 else ROUNDS)]
-    seconds = statistics.median(tried[-ROUNDS:])
-    if calls is None:
-        calls = int(min(max(_SECONDS / max(seconds, 1e-9), _FEWEST), _MOST))
-    each = -(-calls // ROUNDS)
-    timed: list[TimedCall] = []
-    plain: list[TimedCall] = []
-    own: list[OwnCall] = []
+    seconds = max(statistics.median(tried[-ROUNDS:]), 1e-9)
+    each = -(-(calls or int(min(max(_SECONDS / seconds, _FEWEST), _MOST))) // ROUNDS)
+    timed, plain, own = list[TimedCall](), list[TimedCall](), list[OwnCall]()
     for _ in range(ROUNDS):
         for made, profiling in ((plain, False), (timed, True)):
             here = replace(how, calls=each, profiling=profiling)
@@ -99,9 +94,10 @@ def measure(
         )
     cut = len(timed) // 4
     kept = sorted(timed, key=lambda c: c.seconds)[cut : len(timed) - cut]
-    rows = [*_rows(artifact, kept, timed, model), replace(_REST, calls=len(timed))]
-    (*rows, rest), helped = _helped(rows, timed[0], own, call.threads)
     seconds = statistics.fmean(c.seconds for c in kept)
+    rest = replace(_REST, calls=len(timed))
+    alone = with_rest(_rows(artifact, kept, timed, model), seconds, rest)
+    rows, helped = _helped(alone, timed[0], own, call.threads)
     threads = {0: "all cores", 1: "1 thread"}.get(how.threads, f"{how.threads} threads")
     return Profile(
         program=artifact.manifest.graph_id or "",
@@ -112,8 +108,8 @@ def measure(
         ),
         roof=roof_of(model),
         seconds=seconds,
+        rows=rows,
         helped=helped,
-        rows=with_rest(rows, seconds, rest),
         disturbance=Disturbance(
             statistics.median(c.cpu_seconds for c in timed),
             statistics.median(c.cpu_seconds for c in plain),
@@ -127,16 +123,16 @@ def measure(
 
 
 def _helped(
-    rows: list[ProfileRow], timed: TimedCall, own: Sequence[OwnCall], threads: int
-) -> tuple[list[ProfileRow], str]:
+    rows: tuple[ProfileRow, ...], timed: TimedCall, own: Sequence[OwnCall], threads: int
+) -> tuple[tuple[ProfileRow, ...], str]:
     """Add what the program recorded on several threads, and tell how; the last row is the rest.
 
     Rows match by position: calls with other dispatches, or other tiles in one, do not count.
     """
-    tiles = [prod(span.workgroups) for span in timed.spans]
-    same = [(seconds, r) for seconds, r in own if r[:, 0].tolist() == tiles]
     if threads == 1:
         return rows, ""
+    tiles = [prod(span.workgroups) for span in timed.spans]
+    same = [(seconds, r) for seconds, r in own if r[:, 0].tolist() == tiles]
     if not same:
         found = " or ".join(map(str, sorted({len(r) for _, r in own})))
         known = f"expected the {len(tiles)} dispatches that IREE's tool timed, with their tiles"
@@ -144,7 +140,7 @@ def _helped(
     medians = np.median([r[:, 1:] for _, r in same], axis=0)
     rest = statistics.median(seconds for seconds, _ in same) - float(medians[:, 0].sum())
     pairs = zip(rows, [*medians.tolist(), (rest, 0.0)], strict=True)
-    rows = [replace(row, helped_seconds=t, waited_seconds=w) for row, (t, w) in pairs]
+    rows = tuple(replace(row, helped_seconds=t, waited_seconds=w) for row, (t, w) in pairs)
     where = f"{threads} threads: recorded in calls from Python, in turn with the others"
     return rows, f"{where}; medians of {len(same)} calls; wait: of the caller, for helpers"
 

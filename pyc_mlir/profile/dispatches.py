@@ -154,8 +154,7 @@ class ProfileRow:
     share: of the call. calls: how many were timed; 0 for a prediction.
     flops, traffic_bytes, roofline: None where not known. `roofline` is the share of the speed that
         `Profile.roof` allows.
-    helped_seconds, waited_seconds: with the helpers of `Profile.helped`, and those of them that the
-        caller waited for helpers; None where that was not measured.
+    helped_seconds, waited_seconds: with helpers, and those of them that the caller waited for them.
     """
 
     dispatch: str

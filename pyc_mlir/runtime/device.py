@@ -272,11 +272,6 @@ def _first_name(driver: rt.HalDriver) -> str:
     return " ".join(str(first[key]) for key in ("name", "path") if first.get(key))
 
 
-def open_devices() -> list["Device"]:
-    """Return the devices of this process that something holds."""
-    return list(_DEVICES)
-
-
 @functools.cache
 def host_cpu() -> CpuInfo | None:
     """Return this machine's CPU, with the cores that this process may use, read once.

@@ -284,18 +284,16 @@ def _join(threads: list[int]) -> None:
         _LIBC.pthread_join(ctypes.c_ulong(thread), None)
 
 
-def usable_threads(
-    environment: Mapping[str, str] = os.environ, cores: int = 0, quota: str | None = None
-) -> int:
+def usable_threads(env: Mapping[str, str] = os.environ, cores: int = 0, quota: str = "") -> int:
     """Return PYC_THREADS, else the cores that this process may use, within its CPU quota.
 
-    cores, quota: where they are known. Raises PycError (BAD_ARGUMENT) for another value of
+    cores, quota: instead of this process's. Raises PycError (BAD_ARGUMENT) for another value of
     PYC_THREADS than a number from 1 on.
     """
-    given = environment.get("PYC_THREADS", "")
+    given = env.get("PYC_THREADS", "")
     if not given:
-        limit = float((cpu_quota() if quota is None else quota) or MOST_THREADS)
-        return max(1, min(cores or available_cores(), int(limit), MOST_THREADS))
+        limit = int(float(quota or cpu_quota() or MOST_THREADS))
+        return max(1, min(cores or available_cores(), limit, MOST_THREADS))
     if not re.fullmatch(r"[1-9]\d*", given):
         raise PycError(
             ReasonCode.BAD_ARGUMENT, f"PYC_THREADS: expected a number from 1 on, got {given!r}"

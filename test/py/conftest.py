@@ -194,5 +194,5 @@ def no_open_gpu() -> Iterator[None]:
     device = sys.modules.get("pyc_mlir.runtime.device")
     if device is not None:
         gc.collect()
-        left = [one for one in device.open_devices() if not one.is_cpu]
+        left = [one for one in list(device._DEVICES) if not one.is_cpu]
         assert not left, f"expected no open GPU after these tests, got {left}"

@@ -20,7 +20,6 @@ SCHEMA_VERSION = 1
 GIB = 2**30
 COMPILE_PACKAGES = ("torch-mlir", "iree-base-compiler")
 LEAST_MEMORY_GIB = 4
-LEAST_DISK = 1 * GIB
 
 
 @dataclass(frozen=True)
@@ -177,10 +176,8 @@ def _optional_packages(machine: Machine) -> CheckResult:
 @check("onnx")
 def _onnx(machine: Machine) -> CheckResult:
     version = machine.versions.get("onnx")
-    missing = "not installed: .onnx files cannot be read"
-    return CheckResult(
-        version or missing, "" if version else "pip install '.[onnx]' in PyC's checkout"
-    )
+    fix = "" if version else "pip install '.[onnx]' in PyC's checkout"
+    return CheckResult(version or "not installed: .onnx files cannot be read", fix)
 
 
 @check("cores")
@@ -193,7 +190,7 @@ def _cores(machine: Machine) -> CheckResult:
 @check("threads")
 def _threads(machine: Machine) -> CheckResult:
     cores, quota = machine.environment.cores, machine.place.context_facts.get("cpu_quota", "")
-    most, asked = usable_threads({}, cores, quota), machine.asked
+    most, asked = usable_threads({}, cores, quota or str(cores)), machine.asked
     why = f"affinity to {cores} cores, CPU quota {quota or 'none'}, PYC_THREADS {asked or 'unset'}"
     fix = f"unset PYC_THREADS, or set it to a number from 1 to {most}"
     is_right = asked in ("", *map(str, range(1, most + 1)))
@@ -218,11 +215,9 @@ def _memory(machine: Machine) -> CheckResult:
 
 @check("disk")
 def _disk(machine: Machine) -> CheckResult:
-    free = machine.free_bytes
+    gib = machine.free_bytes // GIB
     fix = "free 1 GiB in the folder for temporary files, or set TMPDIR to another"
-    return CheckResult(
-        f"{free // GIB} GiB free for temporary files", "" if free >= LEAST_DISK else fix
-    )
+    return CheckResult(f"{gib} GiB free for temporary files", "" if gib else fix)
 
 
 @check("cpu devices", required=True)

@@ -203,8 +203,8 @@ def test_one_thread_has_no_helpers():
 def test_threads_that_may_be_used():
     assert usable_threads({"PYC_THREADS": "5"}) == 5
     assert 1 <= usable_threads({}) <= len(os.sched_getaffinity(0))
-    assert [usable_threads({}, 8, quota) for quota in ("", "0.5", "2.5", "16")] == [8, 1, 2, 8]
-    assert usable_threads({}, 256, "") == pool.MOST_THREADS
+    assert [usable_threads({}, 8, quota) for quota in ("0.5", "2.5", "16")] == [1, 2, 8]
+    assert usable_threads({}, 256, "256") == pool.MOST_THREADS
     with pytest.raises(PycError, match="PYC_THREADS: expected a number from 1 on, got 'two'"):
         usable_threads({"PYC_THREADS": "two"})
 
