@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_the_collector_frees_the_host_while_helpers_start(artifact, eager, monke
     second = pyc_mlir.load(artifact, Device("local", 4))
     expected = second(X)[0]
     POOL.stop()
-    cycle = [first]
+    cycle: list[Any] = [first]
     cycle.append(cycle)
     del first, cycle
     set_cores = POOL._set_cores

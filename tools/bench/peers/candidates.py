@@ -22,7 +22,7 @@ from pyc_mlir.compilation.options import NO_KERNELS, Options, make_options
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.foreign import compile_plain, plain_flags
 from pyc_mlir.runtime.array import to_device
-from pyc_mlir.runtime.device import Device, default_device
+from pyc_mlir.runtime.device import DEFAULT_ALLOCATOR, Device
 from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools.bench.peers.footprint import footprint, prepared_program
@@ -57,7 +57,7 @@ def pyc(workload: Workload, options: Options, device: Device) -> PreparedWorkloa
 def pyc_by_default(workload: Workload, threads: int) -> PreparedWorkload:
     """Prepare PyC's program as users get it, on a machine of so many cores."""
     artifact = build(workload.source, workload.specs, make_options())
-    program = Program(artifact, default_device(threads, artifact.manifest.seconds))
+    program = Program(artifact, Device("local", threads, DEFAULT_ALLOCATOR))
     return prepared_program(program, workload.arrays)
 
 

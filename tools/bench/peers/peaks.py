@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from pyc_mlir.calibrate import copy_probe, fma_probes
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.runtime.device import default_device
+from pyc_mlir.runtime.device import Device
 from pyc_mlir.tools.bench.peers.worker import environment, hold_to
 from pyc_mlir.util.children import run as run_child
 
@@ -44,7 +44,8 @@ def in_own_process(threads: int, iterations: int, environ: dict[str, str]) -> Pe
 
 def measure_flops(threads: int, iterations: int) -> float:
     """FLOP/s of FMAs on `threads` threads."""
-    (probe,) = fma_probes([default_device(threads)], threads, iterations)
+    device = Device("local-sync") if threads == 1 else Device("local-task", threads)
+    (probe,) = fma_probes([device], threads, iterations)
     return probe.amount / _least_seconds(probe.call)
 
 

@@ -112,7 +112,7 @@ def _pyc_deployed(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     So the process that runs the program holds what a deployment holds, the runtime and no compiler.
     """
     from pyc_mlir.artifact.artifact import read
-    from pyc_mlir.runtime.device import default_device
+    from pyc_mlir.runtime.device import DEFAULT_ALLOCATOR, Device
     from pyc_mlir.runtime.program import Program
     from pyc_mlir.tools.bench.peers.footprint import prepared_program
     from pyc_mlir.tools.cli.guarded import run_guarded
@@ -126,7 +126,7 @@ def _pyc_deployed(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
                 ReasonCode.TARGET_COMPILE_FAILED, where="compile", expected="a program", got=got
             )
         artifact = read(task.folder / _PROGRAM)
-        program = Program(artifact, default_device(task.threads, artifact.manifest.seconds))
+        program = Program(artifact, Device("local", task.threads, DEFAULT_ALLOCATOR))
         compiled = Spent(**json.loads((task.folder / _SPENT).read_text()))
         return replace(prepared_program(program, inputs), compiled=compiled)
 
