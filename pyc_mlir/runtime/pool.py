@@ -100,6 +100,7 @@ class Pool:
         # What keeps code loaded, by where helpers begin in it.
         self._hosts: dict[int, Any] = {}
         self._host = 0
+        self._leaving: set[Any] = set()
         self._has_ended = False
         # Daemon threads may be in a call when the interpreter ends.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._bytes))
@@ -146,12 +147,15 @@ class Pool:
         self.stop()
         self._has_ended = True
         self._hosts.clear()
+        for left in list(self._leaving):
+            left.acquire()
 
     def after_fork(self) -> None:
         """Forget the parent's threads in a child, and the job that one of them was in."""
         self._lock, self._recording = _thread.allocate_lock(), _thread.allocate_lock()
         self._threads.clear()
         self._int64(_RECORDS)[0] = 0
+        self._leaving.clear()
         for word in (_OWNER, _ASLEEP, _HELPERS):
             self._int32(word)[0] = 0
         job = self._int64(0)
@@ -234,10 +238,12 @@ class Pool:
         """
         left = _thread.allocate_lock()
         left.acquire()
+        self._leaving.add(left)
         try:
             _thread.start_new_thread(self._leave, (begin, left))
         except RuntimeError:
-            return  # The system has no more threads: the code stays.
+            self._leaving.discard(left)  # The system has no more threads: the code stays.
+            return
         left.acquire(timeout=_LEAVE_SECONDS)
 
     def _leave(self, begin: int, left: Any) -> None:
@@ -247,6 +253,7 @@ class Pool:
             self._start()
         _join(leaving)
         del code
+        self._leaving.discard(left)
         left.release()
 
     def _calibrate(self, tell: Tell) -> None:
