@@ -178,7 +178,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device",
         metavar="KIND",
-        help="local, local-sync, local-task, cuda, vulkan or hip; default: the program's",
+        help="kind: local, local-sync, local-task, cuda, vulkan, hip; default: the program's",
     )
     parser.add_argument(
         "--threads",

@@ -288,7 +288,7 @@ def test_rows_of_several_dynamic_sizes_come_apart_again(last):
 
 
 def test_an_inferred_size_stands_beside_sizes_that_are_0() -> None:
-    """What passes through a reshape has no part in the size that is left over."""
+    """Sizes that pass through a reshape have no part in the one that is left over."""
     node = helper.make_node("SpaceToDepth", ["x"], ["y"], blocksize=2)
     made = model([node], {"x": (np.float32, ("n", 3, "h", "w"))}, ["y"])
     module = import_onnx(made, context=shared_context())

@@ -234,7 +234,7 @@ def test_a_residual_addition_of_bytes_is_exact():
 
 
 def saturated(x, dtype):
-    """What a program's cast does: the nearest bound beyond the range."""
+    """Cast as a program does: to the nearest bound beyond the range."""
     return np.clip(x, np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)
 
 
